@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from luce.ray.prefix_digest import PrefixDigest
-from luce.ray.pricing import Candidate, by_price, by_two_choices
+from luce.supervisor.scheduling.router import Candidate, by_price, by_two_choices
 
 Choice = Literal["price", "two_choices"]
 _MAX_SENT_NAMES = 1 << 16
@@ -92,7 +92,7 @@ class ReplicaBook:
     def begin(self, key: str, request: int, names: Sequence[bytes], n_prompt: int, session: str) -> None:
         """The replica is sent a request."""
         page = self._pages.setdefault(key, _Page())
-        page.requests[request] = OpenRequest(names, max(n_prompt - self._n_known(page, names), 0))
+        page.requests[request] = OpenRequest(names, max(n_prompt - self._n_held(page, names), 0))
         self._note_sent(page, names)
         if session:
             self._sessions[session] = key
@@ -122,7 +122,7 @@ class ReplicaBook:
         while len(page.sent) > _MAX_SENT_NAMES:
             page.sent.popitem(last=False)
 
-    def _n_known(self, page: _Page, names: Sequence[bytes]) -> int:
+    def _n_held(self, page: _Page, names: Sequence[bytes]) -> int:
         for number, name in enumerate(names):
             if not page.knows(name):
                 return number * self._stride
@@ -134,8 +134,8 @@ class ReplicaBook:
         others: Mapping[str, Sequence[int]] = page.stats.get("open", {})
         foreign = [counts for name, counts in others.items() if name != self._own_name]
         return Candidate(
-            replica,
-            n_known=self._n_known(page, question.names(replica.replica_metadata.get("identity", ""))),
+            taker=replica,
+            n_held=self._n_held(page, question.names(replica.replica_metadata.get("identity", ""))),
             n_open=len(page.requests) + sum(n_open for n_open, _ in foreign),
             n_lanes=max(replica.replica_metadata.get("lanes", 1), 1),
             n_unread=sum(request.n_unread for request in page.requests.values()) + sum(n for _, n in foreign),

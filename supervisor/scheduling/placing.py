@@ -61,7 +61,13 @@ class Placing:
         """The engine that it starts on now; None: it waits. `n_waiting`: requests in the queue."""
         session, held = in_flight.request.session, {handle: handle.n_held(in_flight) for handle in self._handles}
         candidates = [
-            Candidate(handle, len(handle.attempts), handle.n_lanes, n_held, self._sessions.is_home(session, handle))
+            Candidate(
+                taker=handle,
+                n_held=n_held,
+                n_open=len(handle.attempts),
+                n_lanes=handle.n_lanes,
+                is_home=self._sessions.is_home(session, handle),
+            )
             for handle, n_held in held.items()
             if handle.n_free > 0
         ]

@@ -9,11 +9,11 @@ from dataclasses import replace
 import pytest
 
 from luce.ray.prefix_digest import PrefixDigest
-from luce.ray.pricing import Candidate, by_price, by_two_choices
 from luce.ray.replica_book import Question
 from luce.supervisor import GenerateRequest, TextSalt
 from luce.supervisor.prefix_cache.page_names import page_names, salted
 from luce.supervisor.prefix_cache.prefix_index import pack
+from luce.supervisor.scheduling.router import Candidate, by_price, by_two_choices
 from tests.ray.conftest import STRIDE, Replica, Site
 from tests.ray.test_failover import read
 
@@ -24,7 +24,7 @@ def text(seed: int, n_tokens: int) -> list[int]:
 
 
 def candidate(name: str, **of: object) -> Candidate[str]:
-    plain = Candidate(name, n_known=0, n_open=0, n_lanes=4, n_unread=0, read_s=0.001, answer_s=2.0)
+    plain = Candidate(taker=name, n_held=0, n_open=0, n_lanes=4, n_unread=0, read_s=0.001, answer_s=2.0)
     return replace(plain, **of)  # type: ignore[arg-type]
 
 
@@ -39,13 +39,13 @@ def test_a_digest_misses_nothing_and_is_bounded() -> None:
 @pytest.mark.parametrize(
     ("what", "candidates"),
     [
-        ("what is known need not be read", [candidate("best", n_known=900), candidate("other")]),
-        ("a short wait is cheaper than reading", [candidate("best", n_known=900, n_unread=300), candidate("other")]),
-        ("a long wait is not", [candidate("best"), candidate("other", n_known=900, n_unread=3000)]),
+        ("what is known need not be read", [candidate("best", n_held=900), candidate("other")]),
+        ("a short wait is cheaper than reading", [candidate("best", n_held=900, n_unread=300), candidate("other")]),
+        ("a long wait is not", [candidate("best"), candidate("other", n_held=900, n_unread=3000)]),
         ("reading holds up others", [candidate("best"), candidate("other", n_open=3)]),
         ("lanes that are busy have to end first", [candidate("best", n_open=3), candidate("other", n_open=8)]),
         ("sessions stay", [candidate("best", is_home=True), candidate("other")]),
-        ("a slow one reads less", [candidate("best"), candidate("other", n_known=600, read_s=0.01)]),
+        ("a slow one reads less", [candidate("best"), candidate("other", n_held=600, read_s=0.01)]),
     ],
 )
 def test_the_cheapest_is_chosen(what: str, candidates: list[Candidate[str]]) -> None:

@@ -199,18 +199,22 @@ def test_a_request_for_which_there_is_no_room_waits_beside_others() -> None:
     assert count.is_hopeless
 
 
+def engine(name: str, n_open: int, n_lanes: int, n_held: int, *, is_home: bool = False) -> Candidate[str]:
+    return Candidate(taker=name, n_held=n_held, n_open=n_open, n_lanes=n_lanes, is_home=is_home)
+
+
 def test_the_longest_beginning_wins_then_the_least_load() -> None:
     assert choose([]) is None
-    assert choose([Candidate("a", 3, 4, 10), Candidate("b", 0, 4, 9)]) == "a"
-    assert choose([Candidate("a", 3, 4, 10), Candidate("b", 2, 4, 10)]) == "b"
-    assert choose([Candidate("a", 2, 4, 0), Candidate("b", 3, 8, 0)]) == "b"
-    assert choose([Candidate("a", 0, 4, 0), Candidate("b", 0, 4, 0)]) == "a"
+    assert choose([engine("a", 3, 4, 10), engine("b", 0, 4, 9)]) == "a"
+    assert choose([engine("a", 3, 4, 10), engine("b", 2, 4, 10)]) == "b"
+    assert choose([engine("a", 2, 4, 0), engine("b", 3, 8, 0)]) == "b"
+    assert choose([engine("a", 0, 4, 0), engine("b", 0, 4, 0)]) == "a"
 
 
 def test_a_session_goes_home_among_equals() -> None:
-    home = Candidate("home", 3, 4, 64, is_home=True)
-    assert choose([Candidate("idle", 0, 4, 64), home]) == "home"
-    assert choose([Candidate("longer", 3, 4, 128), home]) == "longer"
+    home = engine("home", 3, 4, 64, is_home=True)
+    assert choose([engine("idle", 0, 4, 64), home]) == "home"
+    assert choose([engine("longer", 3, 4, 128), home]) == "longer"
     sessions = RecentSessions()
     engines = [object(), object()]
     sessions.note("a", engines[0])
