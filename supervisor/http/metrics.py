@@ -79,24 +79,32 @@ class Metrics:
         self._n_hit_tokens: Counter[str] = Counter()
         self._n_misses: Counter[str] = Counter()
         self._first_token = Distribution(
-            "luce_http_time_to_first_token_seconds", "From a request's arrival to its first token", _SECONDS
+            "luce_http_time_to_first_token_seconds",
+            "Time from accepting a request to its first token, queue time included",
+            _SECONDS,
         )
         self._gaps = Distribution(
-            "luce_http_inter_token_latency_seconds", "Between tokens of one answer, one value a token", _GAP_SECONDS
+            "luce_http_inter_token_latency_seconds",
+            "Time between tokens of one answer; tokens that arrive together share their time evenly",
+            _GAP_SECONDS,
         )
-        self._queue = Distribution("luce_http_queue_time_seconds", "Waited for a lane, one value a request", _SECONDS)
-        self._prompt = Distribution("luce_http_prompt_tokens", "Length of prompts", _TOKENS)
+        self._queue = Distribution("luce_http_queue_time_seconds", "Time that a request waited for a lane", _SECONDS)
+        self._prompt = Distribution("luce_http_prompt_tokens", "Tokens of a prompt, cached ones included", _TOKENS)
         self._cached = Distribution(
-            "luce_http_cached_share_ratio", "Part of a prompt that did not have to be computed", _SHARES
+            "luce_http_cached_share_ratio", "Share of a prompt that came from the cache", _SHARES
         )
         self._acceptance = Distribution(
-            "luce_http_draft_acceptance_ratio", "Part of the drafted tokens that was accepted", _SHARES
+            "luce_http_draft_acceptance_ratio",
+            "Share of drafted tokens that were accepted, for answers with drafts",
+            _SHARES,
         )
         self._tokens_per_step = Distribution(
-            "luce_http_tokens_per_step", "Tokens that a step of the model gave an answer", _STEP_TOKENS
+            "luce_http_tokens_per_step", "Tokens per step of an answer: one, plus the accepted drafts", _STEP_TOKENS
         )
         self._expert_hits = Distribution(
-            "luce_http_expert_hit_ratio", "Part of the experts that an answer read which the GPU had", _SHARES
+            "luce_http_expert_hit_ratio",
+            "Share of an answer's expert reads that the GPU served (mixtures in two memories)",
+            _SHARES,
         )
         self._speculation: Speculation | None = None
         self._status: SupervisorStatus | None = None
@@ -187,28 +195,46 @@ class Metrics:
         ):
             yield distribution.family()
         yield CounterMetricFamily(
-            "luce_http_read_tokens", "Tokens of prompts, cached ones too", value=self._n_prompt_tokens
+            "luce_http_read_tokens", "Prompt tokens, cached ones included", value=self._n_prompt_tokens
         )
         yield CounterMetricFamily(
-            "luce_http_cached_tokens", "Tokens of prompts that did not have to be computed", value=self._n_cached_tokens
-        )
-        yield CounterMetricFamily("luce_http_generated_tokens", "Tokens of answers", value=self._n_generated_tokens)
-        yield CounterMetricFamily(
-            "luce_http_repaired_calls", "Tool calls that came as text", value=self._n_repaired_calls
+            "luce_http_cached_tokens", "Prompt tokens that came from the cache", value=self._n_cached_tokens
         )
         yield CounterMetricFamily(
-            "luce_http_mended_answers", "Answers with text that their format has no place for", value=self._n_mended
+            "luce_http_generated_tokens", "Tokens of all finished answers", value=self._n_generated_tokens
         )
         yield CounterMetricFamily(
-            "luce_http_unaccounted_text_bytes", "Bytes of answers that are in no field", value=self._n_unaccounted
+            "luce_http_repaired_calls",
+            "Tool calls that came as text and were read as calls (--repair-calls)",
+            value=self._n_repaired_calls,
         )
         yield CounterMetricFamily(
-            "luce_http_loops", "Answers ended because they repeated themselves", value=self._n_loops
+            "luce_http_mended_answers",
+            "Answers with text that their format has no place for; it became content",
+            value=self._n_mended,
+        )
+        yield CounterMetricFamily(
+            "luce_http_unaccounted_text_bytes",
+            "Bytes of answers that are in no field; 0 except for faults",
+            value=self._n_unaccounted,
+        )
+        yield CounterMetricFamily(
+            "luce_http_loops", "Answers ended because they repeated themselves (--loop-guard)", value=self._n_loops
         )
         for name, text, label, counts in (
-            ("luce_http_prefix_requests", "Answers by where their prompt's known prefix lay", "tier", self._n_hits),
-            ("luce_http_prefix_tokens", "Cached tokens by where they lay", "tier", self._n_hit_tokens),
-            ("luce_http_prefix_misses", "Answers by why no more was known", "reason", self._n_misses),
+            (
+                "luce_http_prefix_requests",
+                "Finished answers by the tier of their cached prefix: resident (pool), host, disk or none",
+                "tier",
+                self._n_hits,
+            ),
+            ("luce_http_prefix_tokens", "Cached tokens by tier", "tier", self._n_hit_tokens),
+            (
+                "luce_http_prefix_misses",
+                "Finished answers by why no more was cached: none, no_tail, evicted, differs_at, identity or off",
+                "reason",
+                self._n_misses,
+            ),
         ):
             yield _counted(name, text, label, counts)
         yield from _speculation_families(self._speculation)
@@ -221,8 +247,13 @@ class Metrics:
     def _keys(self) -> Iterator[Metric]:
         """Without numbers where there are no keys."""
         for name, text, label, counts in (
-            ("luce_http_key_requests", "Requests by the API key that asked", "outcome", self._n_key_requests),
-            ("luce_http_key_tokens", "Tokens computed for an API key", "kind", self._n_key_tokens),
+            ("luce_http_key_requests", "Requests by API key and outcome", "outcome", self._n_key_requests),
+            (
+                "luce_http_key_tokens",
+                "Tokens computed for an API key: read (uncached prompt tokens) and generated",
+                "kind",
+                self._n_key_tokens,
+            ),
         ):
             family = CounterMetricFamily(name, text, labels=["key", label])
             for (key, value), count in sorted(counts.items()):
@@ -230,8 +261,10 @@ class Metrics:
             yield family
 
     def _requests(self) -> Iterator[Metric]:
-        ended = CounterMetricFamily("luce_http_requests", "Requests that have ended", labels=["api", "outcome"])
-        running = GaugeMetricFamily("luce_http_requests_in_progress", "Requests being answered", labels=["api"])
+        ended = CounterMetricFamily("luce_http_requests", "Finished requests", labels=["api", "outcome"])
+        running = GaugeMetricFamily(
+            "luce_http_requests_in_progress", "Requests in progress; a scrape sees itself as other", labels=["api"]
+        )
         n_ended: Counter[str] = Counter()
         for (api, outcome), count in sorted(self._n_ended.items()):
             ended.add_metric([api, outcome], count)
@@ -261,12 +294,16 @@ def _speculation_families(speculation: Speculation | None) -> Iterator[Metric]:
     """Names without numbers until an answer comes from an engine that speculates: nothing was measured."""
     measured = Speculation() if speculation is None else speculation
     for name, text, value in (
-        ("luce_http_steps", "Steps of the model for answers, where engines speculate", measured.n_steps),
-        ("luce_http_speculated_steps", "Of them, those that checked drafted tokens", measured.n_speculated_steps),
-        ("luce_http_drafted_tokens", "Tokens that were drafted and checked", measured.n_drafted),
+        ("luce_http_steps", "Model steps of all finished answers", measured.n_steps),
+        ("luce_http_speculated_steps", "Steps that verified drafts", measured.n_speculated_steps),
+        ("luce_http_drafted_tokens", "Drafted tokens that were verified", measured.n_drafted),
         ("luce_http_accepted_tokens", "Drafted tokens that were accepted", measured.n_accepted),
-        ("luce_http_draft_seconds", "Time that drafting took", measured.draft_s),
-        ("luce_http_verify_seconds", "Time of the steps that checked drafted tokens", measured.verify_s),
+        ("luce_http_draft_seconds", "Time of drafting", measured.draft_s),
+        (
+            "luce_http_verify_seconds",
+            "Time of steps that verified drafts; a step with several answers is divided among them",
+            measured.verify_s,
+        ),
     ):
         yield CounterMetricFamily(name, text, value=None if speculation is None else value)
 
@@ -274,47 +311,59 @@ def _speculation_families(speculation: Speculation | None) -> Iterator[Metric]:
 def _supervisor_families(status: SupervisorStatus) -> Iterator[Metric]:
     engines = status.engines
     for name, text, value in (
-        ("luce_supervisor_lanes", "Answers that can be computed at once", sum(e.lanes for e in engines)),
-        ("luce_supervisor_running", "Answers being computed", sum(e.n_running for e in engines)),
+        ("luce_supervisor_lanes", "Sequences that can run at once, over all engines", sum(e.lanes for e in engines)),
+        ("luce_supervisor_running", "Running sequences", sum(e.n_running for e in engines)),
         ("luce_supervisor_waiting", "Requests that wait for a lane", status.n_waiting),
-        ("luce_supervisor_slots", "Beginnings of texts that can be pinned", sum(e.slots for e in engines)),
-        ("luce_supervisor_slots_used", "Beginnings of texts that are pinned", sum(e.n_slots_used for e in engines)),
-        ("luce_supervisor_slot_bytes", "Memory of what is pinned", sum(e.slot_bytes_used for e in engines)),
+        ("luce_supervisor_slots", "Prefixes that can be pinned", sum(e.slots for e in engines)),
+        ("luce_supervisor_slots_used", "Pinned prefixes", sum(e.n_slots_used for e in engines)),
+        ("luce_supervisor_slot_bytes", "Memory of pinned prefixes", sum(e.slot_bytes_used for e in engines)),
         (
             "luce_supervisor_slowest_step_seconds",
-            "Slowest step seen",
+            "Longest silence of an engine that then answered",
             max((e.slowest_step_s for e in engines), default=0.0),
         ),
     ):
         yield GaugeMetricFamily(name, text, value=value)
     yield GaugeMetricFamily(
         "luce_supervisor_parked_engines",
-        "Engines that have given their memory back until the next request",
+        "Engines that have freed the device's memory (--sleep-idle)",
         value=sum(engine.is_parked for engine in engines),
     )
-    states = GaugeMetricFamily("luce_supervisor_engines", "Engines by state", labels=["state"])
+    states = GaugeMetricFamily(
+        "luce_supervisor_engines",
+        "Engines by state: starting, ready, backoff, away, stopping or failed",
+        labels=["state"],
+    )
     for state in EngineState:
         states.add_metric([state.value], sum(engine.state is state for engine in engines))
     yield states
     yield CounterMetricFamily(
         "luce_supervisor_engine_deaths", "Engines that died", value=sum(engine.n_deaths for engine in engines)
     )
-    yield CounterMetricFamily("luce_supervisor_resumes", "Answers carried on by another engine", value=status.n_resumes)
+    yield CounterMetricFamily(
+        "luce_supervisor_resumes", "Requests resumed after their engine died", value=status.n_resumes
+    )
     for name, text, value in (
-        ("luce_supervisor_moves", "Texts whose memory went from one engine to another", status.n_moves),
-        ("luce_supervisor_failed_moves", "Texts that were to, and were read anew", status.n_failed_moves),
-        ("luce_supervisor_moved_tokens", "Tokens of the texts that were moved", status.n_moved_tokens),
-        ("luce_supervisor_moved_bytes", "Bytes of their memory", status.n_moved_bytes),
+        ("luce_supervisor_moves", "Cached texts moved from a busy engine to another", status.n_moves),
+        ("luce_supervisor_failed_moves", "Failed moves; the text was read again", status.n_failed_moves),
+        ("luce_supervisor_moved_tokens", "Tokens of moved texts", status.n_moved_tokens),
+        ("luce_supervisor_moved_bytes", "Bytes of moved texts' caches", status.n_moved_bytes),
     ):
         yield CounterMetricFamily(name, text, value=value)
-    answers = CounterMetricFamily("luce_supervisor_requests", "Requests to engines by outcome", labels=["outcome"])
+    answers = CounterMetricFamily(
+        "luce_supervisor_requests",
+        "Requests by outcome: finished, failed or cancelled. A request with n counts once for each choice",
+        labels=["outcome"],
+    )
     answers.add_metric(["finished"], status.n_finished)
     answers.add_metric(["failed"], status.n_failed)
     answers.add_metric(["cancelled"], status.n_cancelled)
     yield answers
     yield from _embedding_families(status)
     yield from store_families(status)
-    yield CounterMetricFamily("luce_supervisor_tokens", "Tokens that engines have generated", value=status.n_tokens)
+    yield CounterMetricFamily(
+        "luce_supervisor_tokens", "Generated tokens, including unfinished answers", value=status.n_tokens
+    )
 
 
 def _embedding_families(status: SupervisorStatus) -> Iterator[Metric]:

@@ -20,23 +20,27 @@ def router_families(status: SupervisorStatus, engine_metrics: Sequence[EngineMet
     n_running = sum(engine.n_running for engine in status.engines)
     share = _used_share(engine_metrics)
     for name, text, value in (
-        ("vllm:num_requests_running", "Answers being computed", n_running),
-        ("vllm:num_requests_waiting", "Requests that wait for a lane", status.n_waiting),
-        ("vllm:kv_cache_usage_perc", "Share of the pool that running texts hold, 1 for all of it", share),
-        ("vllm:gpu_cache_usage_perc", "The same under its older name", share),
+        ("vllm:num_requests_running", "As luce_supervisor_running, for routers", n_running),
+        ("vllm:num_requests_waiting", "As luce_supervisor_waiting", status.n_waiting),
+        ("vllm:kv_cache_usage_perc", "Share of the engines' pools used by running texts, 0 to 1", share),
+        ("vllm:gpu_cache_usage_perc", "As vllm:kv_cache_usage_perc, under its older name", share),
     ):
         family = GaugeMetricFamily(name, text, labels=["model_name"])
         if value is not None:
             family.add_metric([model], value)
         yield family
-    cache = GaugeMetricFamily("vllm:cache_config_info", "How the pool is cut", labels=["block_size", "num_gpu_blocks"])
+    cache = GaugeMetricFamily(
+        "vllm:cache_config_info",
+        "Tokens per page, pages of the engines' pools; the value is 1",
+        labels=["block_size", "num_gpu_blocks"],
+    )
     infos = [engine.info for engine in status.engines if engine.info is not None]
     if infos:
         page_tokens = infos[0].page_tokens
         cache.add_metric([str(page_tokens), str(sum(info.pool for info in infos) // page_tokens)], 1)
     yield cache
     labels = ["max_lora", "running_lora_adapters", "waiting_lora_adapters"]
-    adapters = GaugeMetricFamily("vllm:lora_requests_info", "Adapters: there are none", labels=labels)
+    adapters = GaugeMetricFamily("vllm:lora_requests_info", "Always without adapters", labels=labels)
     adapters.add_metric(["0", "", ""], 0)
     yield adapters
 

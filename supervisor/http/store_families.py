@@ -41,7 +41,9 @@ def store_families(status: SupervisorStatus) -> Iterator[Metric]:
             counter.add_metric([], float(sum(getattr(store.counts, field) for store in stores)))
         yield counter
     prompts = CounterMetricFamily(
-        "luce_cache_store_prompts", "Prompts that the store had more of, by what came of it", labels=["outcome"]
+        "luce_cache_store_prompts",
+        "Prompts of which the store had more: helped (used), late (fetched too late), dear (reading was cheaper)",
+        labels=["outcome"],
     )
     for outcome, field in _PROMPTS if stores else ():
         prompts.add_metric([outcome], float(sum(getattr(store.counts, field) for store in stores)))
