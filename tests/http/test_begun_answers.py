@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import httpx2 as httpx
@@ -58,3 +59,23 @@ def test_an_answer_behind_a_beginning_is_joined_to_it(client: httpx.Client) -> N
         assert "You called, I came." in shown["__verbose"]["prompt"]
     text, param = refused(client, CHAT, {"messages": [*said[:-1], {"role": "assistant", "content": " I went."}]})
     assert (param, "Only one assistant message" in text) == ("messages[2]", True)
+
+
+@pytest.mark.parametrize("template", ["mistralai-Mistral-Nemo-Instruct-2407", "Qwen3.5-4B"])
+def test_an_answer_of_white_space_or_thoughts_goes_back_behind_a_beginning(
+    tiny_model: Path, llama_templates_dir: Path, template: str
+) -> None:
+    """The first template marks no message: its answers are known by what they say alone."""
+    server = Server(tiny_model, {"chat_template": llama_templates_dir / f"{template}.jinja"})
+    try:
+        server.start()
+        with httpx.Client(base_url=server.url, timeout=120) as client:
+            for written in (" ", " I came.", "<think>\nWhere?"):
+                said = [HELLO, {"role": "assistant", "content": f"You called{len(written)},"}]
+                grammar = f"root ::= {json.dumps(written)}"
+                (answer,) = post(client, CHAT, {"messages": said, "grammar": grammar})
+                said.append(answer["choices"][0]["message"])
+                for stream in (False, True):
+                    post(client, CHAT, {"messages": said}, stream=stream)
+    finally:
+        server.stop()

@@ -29,7 +29,8 @@ _N_SAMPLED_TOKENS = 1024
 
 @dataclass(frozen=True)
 class LoggedAnswer:
-    turn: Turn
+    turn: Turn | None
+    """None: the template has no marks by which its ids would be found again."""
     tokens: Sequence[int]
     stop: str | None = None
     place: bytes | None = None
@@ -39,10 +40,11 @@ class LoggedAnswer:
     """The message goes on from the one before it."""
 
     def to_line(self) -> bytes:
+        turn = self.turn
         values = {
-            "turn": self.turn.place.hex(),
-            "head": self.turn.head.decode("latin-1"),
-            "head_ids": self.turn.head_ids,
+            "turn": None if turn is None else turn.place.hex(),
+            "head": "" if turn is None else turn.head.decode("latin-1"),
+            "head_ids": () if turn is None else turn.head_ids,
             "tokens": list(self.tokens),
             "stop": self.stop,
             "place": None if self.place is None else self.place.hex(),
@@ -59,7 +61,9 @@ class LoggedAnswer:
         if checksum != _checksum(text):
             return None
         values = json.loads(text)
-        turn = Turn(bytes.fromhex(values["turn"]), values["head"].encode("latin-1"), tuple(values["head_ids"]))
+        turn = None
+        if values["turn"] is not None:
+            turn = Turn(bytes.fromhex(values["turn"]), values["head"].encode("latin-1"), tuple(values["head_ids"]))
         place = None if values["place"] is None else bytes.fromhex(values["place"])
         continues = values.get("continues", False)  # earlier versions wrote none of these
         return cls(turn, values["tokens"], values["stop"], place, values["message"], continues)

@@ -205,10 +205,10 @@ class ChatAnswerer:
             raise api_error(error) from error
 
     def _note_answers(self, rendered: Rendered, choices: Sequence[ChoiceDecoder]) -> None:
-        if rendered.turn is None:
+        if rendered.place is None:
             return
         for choice in choices:
-            message = None if rendered.place is None else choice.message()
+            message = choice.message(continues=rendered.continues)
             answer = LoggedAnswer(
                 rendered.turn, tuple(choice.tokens), choice.stop, rendered.place, message, rendered.continues
             )
@@ -220,7 +220,8 @@ class ChatAnswerer:
         given = None
         if answer.place is not None and answer.message is not None:
             given = self._spellings.keep(answer.place, answer.message, continues=answer.continues)
-        self._known.keep(answer.turn, answer.tokens, answer.stop, given)
+        if answer.turn is not None:
+            self._known.keep(answer.turn, answer.tokens, answer.stop, given)
 
     def _scores(self, answer_request: AnswerRequest, rendered: Rendered) -> PromptScores | None:
         n_likeliest = answer_request.n_prompt_logprobs

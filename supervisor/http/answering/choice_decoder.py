@@ -261,12 +261,14 @@ class ChoiceDecoder:
         )
         return pieces, finished
 
-    def message(self) -> dict[str, Any] | None:
+    def message(self, *, continues: bool = False) -> dict[str, Any] | None:
         """As a client would send it back that changes nothing; as far as it went, if nobody reads it any more. None
-        where a message says less than the tokens, or nothing."""
+        where a message says less than the tokens, or nothing. `continues`: one that goes on from another may be white
+        space, or reasoning alone."""
         content = "".join(self._content)
         has_parts = self._has_called or (self._calls and not self._is_whole)
-        if has_parts or not (content.strip() or self._calls) or not all(call.is_whole() for call in self._calls):
+        is_something = bool(content or self._reasoning if continues else content.strip())
+        if has_parts or not (is_something or self._calls) or not all(call.is_whole() for call in self._calls):
             return None
         message: dict[str, Any] = {"role": "assistant", "content": content}
         if self._reasoning:

@@ -124,16 +124,17 @@ async def converse(client: Client, turns: Sequence[Turn], format_: Format, *, st
     speaks, goes_on = True, False
     for turn in [*turns, Turn("Done.", 9, speaks=False)]:
         n_kept = n_asked if speaks and format_.strips_reasoning else n_before
-        if goes_on or turn.begun:  # templates open a new answer in other tokens
+        was_begun, goes_on = goes_on, turn.begun != "" and client.begin(turn.begun)
+        if was_begun or turn.begun:
             n_kept = 0
-        goes_on = turn.begun != "" and client.begin(turn.begun)
         try:
             counts = await client.answer(Asked(grammar(turn.written), turn.n_most, streams))
             assert format_.moves_tools or counts.n_cached >= n_kept - format_.n_opening, (counts, n_kept)
         except Exception as error:
             error.add_note(f"{type(client).__name__}, {streams=}, at {turn} of {turns}")
             raise
-        n_before = counts.n_prompt
+        # Templates open an answer in other tokens than one that they go on from, or that is told later.
+        n_before = 0 if was_begun or turn.begun else counts.n_prompt
         n_asked = n_before if speaks else n_asked
         if goes_on:
             continue
