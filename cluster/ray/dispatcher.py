@@ -165,7 +165,7 @@ class Dispatcher:
         except RequestError as error:
             self._fail(carried, error)
         except Exception as error:  # noqa: BLE001  what nobody foresaw is this request's end, not a client's long wait
-            _LOG.exception("a request could not be handed on")
+            _LOG.exception("a request could not be sent to a replica")
             self._fail(carried, RequestRefusedError(ErrorCode.INTERNAL, f"{type(error).__name__}: {error}"))
 
     async def _carry_on(self, carried: Carried) -> None:
@@ -293,7 +293,7 @@ class Dispatcher:
             case "moved":
                 _leave(carried, _Elsewhere(lost=False))
             case _:
-                _LOG.error("a replica says what is not known here: %.80r", what)
+                _LOG.error("unknown message from a replica: %.80r", what)
 
     def replica_lost(self, replica: ReplicaLink) -> None:
         self._book.forget(replica.key)

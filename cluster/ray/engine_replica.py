@@ -57,7 +57,7 @@ class EngineReplica:
                 port = await self._door.open(host)
                 info = next(engine.info for engine in supervisor.status().engines if engine.info is not None)
                 if info.page_tokens != PAGE_TOKENS:
-                    _LOG.warning("pages of %d tokens: routers find no prefix here", info.page_tokens)
+                    _LOG.warning("pages of %d tokens: routers cannot find prefixes here", info.page_tokens)
                 self._metadata = {
                     "host": host,
                     "port": port,

@@ -99,7 +99,7 @@ class Ingress:
         """Unless it is in use. Raises OSError where it cannot be had for another reason."""
         try:
             self._url = await sites.enter_async_context(site_of(runner, self._settings, tls_context(self._settings)))
-            _LOG.info("luce answers at %s, past Serve's proxy", self._url)
+            _LOG.info("luce listens at %s, bypassing Serve's proxy", self._url)
             if is_exposed(self._settings) and not self._settings.open_to_all:
                 _LOG.warning(
                     "there is no API key, and everybody who reaches %s may use it: give luce an api_key, or say by "
@@ -113,7 +113,7 @@ class Ingress:
     async def _wait_for_port(self, runner: web.AppRunner, sites: AsyncExitStack) -> None:
         """Another ingress of this machine has it, or one that is going."""
         if self._url is None:
-            _LOG.warning("port %d is in use: until it is free, only Serve's proxy leads here", self._settings.port)
+            _LOG.warning("port %d is in use: until it is free, only Serve's proxy works", self._settings.port)
         while self._url is None:
             await asyncio.sleep(_LOOK_S)
             await self._take_port(runner, sites)
@@ -137,7 +137,7 @@ class Ingress:
             except (TimeoutError, EngineFailedError):
                 pass  # there is none now
             except Exception:  # noqa: BLE001  the next look may see more
-                _LOG.exception("Serve's router cannot be asked")
+                _LOG.exception("Serve's router does not answer")
             await self._dispatcher.links.keep(self._book.offered)
             gauges.set(
                 replicas=len(list(self._dispatcher.links)),

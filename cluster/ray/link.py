@@ -111,7 +111,7 @@ class GuardedLink(Link):
 
     def _turn_away_silent(self) -> None:
         if not self._is_known and self.is_open:
-            _LOG.warning("somebody who shows no secret within %g s was turned away", self._within_s)
+            _LOG.warning("a connection without the secret was closed after %g s", self._within_s)
             self.abort()
 
     def data_received(self, data: bytes) -> None:
@@ -123,7 +123,7 @@ class GuardedLink(Link):
             return
         shown = bytes(self._buffer[:SECRET_BYTES])
         if not hmac.compare_digest(shown, self._secret):
-            _LOG.warning("somebody who does not know this replica's secret was turned away")
+            _LOG.warning("a connection with a wrong secret was closed")
             self.abort()
             return
         self._is_known = True

@@ -59,7 +59,7 @@ class ReplicaDoor:
                     await self._changed.wait()
         except TimeoutError:
             n_left = sum(len(visit.requests) for visit in self.visits)
-            _LOG.info("%d answers have not ended within %g s: other replicas go on with them", n_left, drain_s)
+            _LOG.info("%d answers did not end within %g s: other replicas continue them", n_left, drain_s)
         for visit in self.visits:
             visit.hand_over()
 
@@ -139,7 +139,7 @@ class Visit:
             case ("ask", number, what, arguments):
                 self._run(self._answer(number, what, arguments))
             case _:
-                _LOG.error("an ingress says what is not known here: %.80r", message[:1])
+                _LOG.error("unknown message from an ingress: %.80r", message[:1])
 
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

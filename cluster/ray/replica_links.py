@@ -95,7 +95,7 @@ class ReplicaLinks:
         now_s = asyncio.get_running_loop().time()
         for link in self:
             if now_s - link.link.heard_s > _SILENT_S:
-                _LOG.warning("replica %s has said nothing for %g s: it is taken for gone", link.key, _SILENT_S)
+                _LOG.warning("replica %s was silent for %g s and counts as lost", link.key, _SILENT_S)
                 link.link.abort()
         for key, since_s in tuple(self._lost.items()):
             if key not in offered or now_s - since_s > _RETRY_S:

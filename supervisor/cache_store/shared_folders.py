@@ -24,6 +24,6 @@ async def adopt_what_has_come(handles: Sequence[EngineHandle]) -> None:
         try:
             adopted = await files.adopt(await asyncio.to_thread(folder.files))
         except (EngineDied, EngineError, OSError) as error:
-            _LOG.warning("%s has not heard of new files in its disk cache: %s", handle.monitor.name, error)
+            _LOG.warning("%s could not be told of new files in its disk cache: %s", handle.monitor.name, error)
         else:
-            _LOG.info("%s has heard of %d new files in its disk cache", handle.monitor.name, adopted.n_new)
+            _LOG.info("%s was told of %d new files in its disk cache", handle.monitor.name, adopted.n_new)

@@ -137,7 +137,7 @@ class StoredFiles:
         self.count(n_failures=1)
         if not self.is_failing:
             self.is_failing = True
-            _LOG.warning("cache store %s: %s failed, and is tried again later: %s", self.store.url, doing, error)
+            _LOG.warning("cache store %s: %s failed and will be retried: %s", self.store.url, doing, error)
 
     def note_success(self) -> None:
         if self.is_failing:

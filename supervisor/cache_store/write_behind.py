@@ -152,7 +152,7 @@ class WriteBehind:
                 if not new:
                     return
         except (EngineDied, EngineError, RemoteProtocolError) as error:
-            _LOG.debug("%s does not say what it has written: %s", handle.monitor.name, error)
+            _LOG.debug("%s does not report its written files: %s", handle.monitor.name, error)
 
     def _offer(self, file: MemoryFile, folder: LocalFolder) -> None:
         if file in self._files.index:

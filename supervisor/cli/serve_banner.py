@@ -21,21 +21,21 @@ def start_banner(url: str, model: str, key: str | None, *, n_ctx: int | None, no
         return (
             f"\nluce serve is ready: {model} at {url}\n\n"
             f"curl\n    curl --unix-socket {shlex.quote(url.removeprefix('unix:'))}{header} http://localhost/v1/models\n\n"
-            f"{note}Ctrl-C ends the server.\n"
+            f"{note}Ctrl-C stops the server.\n"
         )
     return (
         f"\nluce serve is ready: {model} at {url}   (chat and status: {url}/)\n\n"
         + "".join(
             f"{name}\n{indent(lines, '    ')}\n\n" for name, lines in client_lines(url, model, key, n_ctx=n_ctx).items()
         )
-        + f"{note}More in docs/agents.md. Ctrl-C ends the server.\n"
+        + f"{note}See docs/agents.md. Ctrl-C stops the server.\n"
     )
 
 
 def exposed_warning(host: str) -> str:
     return (
-        f"WARNING: this server has no API key, and everybody who reaches {host} may use it.\n"
-        "    They can spend its time, read its status, and find out what others have asked.\n"
-        "    --api-key KEY asks for a key, --api-keys FILE for keys with limits (`luce keys new NAME` makes one);\n"
-        "    --host 127.0.0.1 serves this machine alone. --open-to-all: that is meant so.\n\n"
+        f"WARNING: this server has no API key, so everyone who reaches {host} can use it.\n"
+        "    They can use its time, read its status, and find out what others have asked.\n"
+        "    --api-key KEY requires a key, --api-keys FILE keys with limits (`luce keys new NAME` makes one);\n"
+        "    --host 127.0.0.1 serves only this machine. --open-to-all disables this warning.\n\n"
     )

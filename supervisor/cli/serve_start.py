@@ -68,9 +68,9 @@ def check_settings(settings: ServeSettings) -> None:
         utf8(read_file(settings.chat_template), f"--chat-template {settings.chat_template}")
     keys = _keys(settings)
     if keys and all(key.scope != "admin" for key in keys):
-        say("luce serve: no API key has scope admin: nobody can read /metrics and /status.json")
+        say("luce serve: no API key has scope admin, so nobody can read /metrics and /status.json")
     if settings.slot_save_path is not None and not settings.slot_save_path.is_dir():
-        raise Failure(f"--slot-save-path {settings.slot_save_path} is no folder: make it first", EXIT_BAD_ARGS)
+        raise Failure(f"--slot-save-path {settings.slot_save_path} is not a folder: make it first", EXIT_BAD_ARGS)
     _check_address(settings)
 
 
@@ -84,7 +84,7 @@ def _keys(settings: ServeSettings) -> Sequence[ApiKey]:
 def _check_address(settings: ServeSettings) -> None:
     host, port = settings.host, settings.port
     if host == "":
-        raise Failure("--host is empty: 127.0.0.1 is this machine alone, 0.0.0.0 everybody", EXIT_BAD_ARGS)
+        raise Failure("--host is empty: use 127.0.0.1 for this machine only, 0.0.0.0 for all", EXIT_BAD_ARGS)
     try:
         tls_context(settings)
         if settings.socket_path is not None:

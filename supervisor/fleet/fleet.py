@@ -177,15 +177,15 @@ class Fleet:
         try:
             await self.supervisors[name].presence.come()
         except StartError as error:
-            _LOG.error("%s cannot come: %s", name, error)
+            _LOG.error("%s cannot be loaded: %s", name, error)
         else:
             self.n_comes += 1
-            _LOG.info("%s has come within %.1f s", name, time.monotonic() - began_s)
+            _LOG.info("%s was loaded in %.1f s", name, time.monotonic() - began_s)
 
     async def _leave(self, name: str) -> None:
         began_s = time.monotonic()
         await self.supervisors[name].presence.leave(ends=self._members[name].ends, drain_s=self.config.drain_s)
-        _LOG.info("%s has left after %.1f s", name, time.monotonic() - began_s)
+        _LOG.info("%s was unloaded in %.1f s", name, time.monotonic() - began_s)
 
     def _turn(self, member: Member) -> ModelTurn:
         presence = self.supervisors[member.name].presence

@@ -51,7 +51,7 @@ def _lock(file: Path) -> tuple[int, int] | None:
     try:
         return _locked(file)
     except OSError as error:
-        _LOG.warning("%s is not kept in memory: %s (ulimit -l says how much may be)", file, error.strerror)
+        _LOG.warning("%s cannot be locked in memory: %s (ulimit -l shows the limit)", file, error.strerror)
         return None
 
 

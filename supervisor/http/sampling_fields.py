@@ -126,7 +126,7 @@ def note_ignored(body: BaseModel) -> None:
     unsaid = (extra.keys() & IGNORED) - _said
     if unsaid:
         _said.update(unsaid)
-        _log.info("fields of requests that are accepted and do nothing: %s", ", ".join(sorted(unsaid)))
+        _log.info("accepted request fields without effect: %s", ", ".join(sorted(unsaid)))
 
 
 def _is_plain(value: Any) -> bool:

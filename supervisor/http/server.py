@@ -131,7 +131,7 @@ def _keys_read_on_hangup(app: web.Application, settings: ServeSettings) -> Itera
         try:
             keys = keys_of(settings)
         except ConfigError as error:
-            _LOG.error("SIGHUP: the keys stay as they were: %s", error)
+            _LOG.error("SIGHUP: the keys are unchanged: %s", error)
             return
         app[KEY_RING].replace(keys)
         _LOG.info("SIGHUP: %d API keys", len(keys))
@@ -150,7 +150,7 @@ async def stop_serving(
     """Takes nothing new, and lets answers end as `serve` says; `hurry` ends them at once."""
     gate.is_closing = True
     if settings.shutdown_delay_s > 0:
-        _LOG.info("stopping: requests are taken for %g s more", settings.shutdown_delay_s)
+        _LOG.info("stopping: requests are accepted for %g s more", settings.shutdown_delay_s)
         await _first_of(hurry.wait(), timeout_s=settings.shutdown_delay_s)
     gate.close()
     for site in tuple(runner.sites):
@@ -159,7 +159,7 @@ async def stop_serving(
         _LOG.info("stopping: answers have %g s to finish; a second signal ends them at once", settings.shutdown_grace_s)
     await _first_of(gate.wait_idle(), hurry.wait(), timeout_s=settings.shutdown_grace_s)
     if not gate.is_idle:
-        _LOG.warning("stopping: %d answers are ended before they are complete", gate.n_open)
+        _LOG.warning("stopping: %d unfinished answers were ended", gate.n_open)
         gate.interrupt()
         with suppress(TimeoutError):
             async with asyncio.timeout(LAST_EVENTS_S):

@@ -67,7 +67,7 @@ class KvEventPublisher:
             raise
         for endpoint in (self._config.endpoint, self._config.replay):
             if endpoint is not None and endpoint.is_exposed:
-                _LOG.warning("KV events: whoever reaches %s learns what is held, without a key", endpoint.address)
+                _LOG.warning("KV events: %s shows without a key which texts are cached", endpoint.address)
         # Who has known an earlier server at this address knows nothing of this one.
         self._publish([AllBlocksCleared()])
         return self
@@ -121,7 +121,7 @@ class KvEventPublisher:
                         await asked.send_multipart([*sender, batch.to_bytes(8, "big"), payload])
                     await asked.send_multipart([*sender, _END, b""])
             except (TimeoutError, zmq.ZMQError):
-                _LOG.warning("KV events: who asked for a replay is gone, or does not read it")
+                _LOG.warning("KV events: the client that requested a replay has left or does not read it")
 
     def _batches_since(self, number: int) -> Sequence[tuple[int, bytes]]:
         if number == self.n_published:

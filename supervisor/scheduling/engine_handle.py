@@ -229,7 +229,7 @@ class EngineHandle:
         error = None if answered.cancelled() else answered.exception()
         if isinstance(error, EngineError):
             self.is_parked = True  # the next request tries again
-            _LOG.warning("%s cannot take its memory again: %s", self.monitor.name, error.text)
+            _LOG.warning("%s cannot load its model again: %s", self.monitor.name, error.text)
 
     async def save_text(self, tokens: Sequence[int], path: str) -> SavedText:
         """Raises EngineDied, EngineError, LocalProtocolError."""

@@ -47,7 +47,7 @@ class IdleSleep:
         except EngineError as error:
             if error.code is ErrorCode.UNSUPPORTED:
                 self._handles.remove(handle)
-                _LOG.warning("%s cannot give its memory back while it is idle: %s", handle.monitor.name, error.text)
+                _LOG.warning("%s is idle, but cannot free the device's memory: %s", handle.monitor.name, error.text)
             handle.note_use()
         else:
-            _LOG.info("%s was idle for %g s and has given its memory back", handle.monitor.name, self._idle_s)
+            _LOG.info("%s was idle for %g s and has freed the device's memory", handle.monitor.name, self._idle_s)

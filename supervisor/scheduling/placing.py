@@ -162,7 +162,7 @@ class Placing:
         except (EngineError, EngineDied, LocalProtocolError, OSError, TimeoutError) as error:
             self._totals.n_failed_moves += 1
             why = str(error) or f"it has taken more than {limit_s:.0f} s"
-            _LOG.warning("a text stays with %s, and is read anew by %s: %s", home.monitor.name, to.monitor.name, why)
+            _LOG.warning("moving a text from %s failed, %s reads it again: %s", home.monitor.name, to.monitor.name, why)
         else:
             self._moving.note(saved.n_bytes, time.monotonic() - began_s)
             self._totals.n_moves += 1

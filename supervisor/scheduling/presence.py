@@ -130,7 +130,7 @@ class Presence:
                 monitor.allow()
                 return None
         except EngineError as error:
-            _LOG.warning("%s starts anew: it cannot take its memory again (%s)", monitor.name, error.text)
+            _LOG.warning("%s restarts: it cannot load its model again (%s)", monitor.name, error.text)
             await monitor.end()
         except EngineDied:
             pass
@@ -196,6 +196,6 @@ async def _has_parked(handle: EngineHandle) -> bool:
         return True
     except EngineError as error:
         if error.code is not ErrorCode.UNSUPPORTED:
-            _LOG.warning("%s ends, since it does not give its memory back: %s", handle.monitor.name, error.text)
+            _LOG.warning("%s does not free the device's memory and is stopped: %s", handle.monitor.name, error.text)
         return False
     return True

@@ -63,4 +63,4 @@ class ReadingPolicy:
 
 @cache
 def _say_once() -> None:
-    _LOG.info("prompts with images are read whole, also where a request asks for parts")
+    _LOG.info("prompts with images are read in full, even if a request asks for sparse prefill")

@@ -98,7 +98,7 @@ def read_banner(popen: subprocess.Popen[bytes], stderr: Path) -> bytes:
     lines = []
     for line in popen.stdout:
         lines.append(line)
-        if b"Ctrl-C ends" in line:
+        if b"Ctrl-C stops" in line:
             return b"".join(lines)
     raise AssertionError(f"it is not ready: {b''.join(lines)!r}\n{stderr.read_text()}")
 
@@ -203,7 +203,7 @@ def test_how_far_loading_is_can_be_watched(bin_dir: Path, luced: Path, tmp_path:
                 assert line != b"", said
                 said += line
             (tmp_path / "go").write_text("")
-            assert any(b"Ctrl-C ends" in line for line in popen.stdout)
+            assert any(b"Ctrl-C stops" in line for line in popen.stdout)
             popen.terminate()
             assert popen.wait(TIMEOUT_S) == 0
         finally:

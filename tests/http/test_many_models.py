@@ -206,7 +206,7 @@ def choose_in_the_page(url: str) -> None:
         counts(page.locator(".text"), 1)
         page.locator("#state.good").get_by_text("ready", exact=True).wait_for()
         page.get_by_label("Model").select_option("right")
-        page.get_by_text("Parked: the texts lie in host memory").wait_for()
+        page.get_by_text("Parked: the texts are in host memory").wait_for()
         page.once("dialog", lambda dialog: dialog.accept())
         page.get_by_role("button", name="Forget").click()
         counts(page.locator(".text"), 0)

@@ -101,7 +101,7 @@ class ChatReading:
         finished = self._parser.finish(truncated=truncated)
         self.n_mended, self.n_unaccounted = finished.n_mended, finished.n_unaccounted
         if self.n_mended:
-            logger.warning("an answer has text beside the format of the model's template: it is content")
+            logger.warning("an answer has text outside the format of the model's template: it becomes content")
         if self.n_unaccounted:
             logger.warning("%d bytes of an answer are in no field", self.n_unaccounted)
         return finished.deltas
@@ -211,7 +211,7 @@ class ChoiceDecoder:
                 self._show(deltas, pieces)
             self.n_reasoning += self._reasons
             if self._guard is not None and self._guard.feed(token):
-                logger.warning("an answer goes round in circles: it is ended after %d tokens", len(self.tokens))
+                logger.warning("an answer repeats itself: it was ended after %d tokens", len(self.tokens))
         return pieces
 
     def _note_logprobs(self, item: int | TokenEvent, *, is_end: bool) -> None:
@@ -342,7 +342,7 @@ class ChoiceDecoder:
 
     def _add_repaired(self, calls: Sequence[RepairedCall], pieces: list[Piece]) -> None:
         for call in calls:
-            logger.info("a call of %s came as text, beside the model's format: it is read as a call", call.name)
+            logger.info("a call of %s came as text, outside the model's format: it is read as a call", call.name)
             self._add_call(ToolCallDelta(len(self._calls), "", call.name, call.arguments), pieces)
             self.n_repaired += 1
 

@@ -48,7 +48,7 @@ def read_betas(request: web.Request) -> int | None:
             _note_window(name, int(wanted[1]) * 1_000_000, n_ctx)
     unknown = [name[:64] for name in names if name and not any(known.fullmatch(name) for known in _KNOWN)]
     if new := _unsaid(unknown):
-        _log.info("anthropic-beta: names that are not known here and change nothing: %s", ", ".join(map(repr, new)))
+        _log.info("anthropic-beta: unknown names without effect: %s", ", ".join(map(repr, new)))
     return n_ctx if any(map(_TELLS_FULL_WINDOW.fullmatch, names)) else None
 
 

@@ -150,10 +150,10 @@ async def _answer(request: web.Request, handler: Handler) -> web.StreamResponse:
         return response
     except Exception:  # noqa: BLE001  the last place where a request can be answered
         if request.transport is None or request.transport.is_closing():
-            _log.debug("%s: failed after its client had gone", request[REQUEST_ID], exc_info=True)
+            _log.debug("%s: failed after its client had left", request[REQUEST_ID], exc_info=True)
             return web.Response(status=CLIENT_GONE_STATUS)
         _log.exception("%s: %s failed", request[REQUEST_ID], request.rel_url.raw_path[:200])
-        text = f"the server has failed at this request; its log says why, under {request[REQUEST_ID]}"
+        text = f"internal server error: see the server's log for {request[REQUEST_ID]}"
         return _told(request, ApiError(ErrorKind.SERVER, "internal", text))
 
 

@@ -182,7 +182,7 @@ class Server(web.Server):
         self._waiting[connection] = None
         if len(self._waiting) > MAX_WAITING:
             if not self._has_told:
-                _log.warning("over %d connections wait for requests: the oldest are closed", MAX_WAITING)
+                _log.warning("more than %d connections wait for requests: the oldest are closed", MAX_WAITING)
                 self._has_told = True
             oldest = next(iter(self._waiting))
             del self._waiting[oldest]

@@ -215,7 +215,7 @@ def test_hangup_reads_the_file_anew_and_a_slip_changes_nothing(tiny_model: Path,
 
         assert (status("first"), status("second")) == (200, 401)
         file.write_text("[alice")
-        hang_up("the keys stay as they were")
+        hang_up("the keys are unchanged")
         assert (status("first"), status("second")) == (200, 401)
         file.write_text(table_of("alice", "second", scope="infer"))
         hang_up("SIGHUP: 1 API keys")

@@ -236,9 +236,9 @@ def test_a_conversation_by_keyboard_alone(browser: Browser, used: Server) -> Non
         press(page, named(page, "Send as a branch"))
         counts(page.locator(".message .figures"), 1)
         has_focus(page.locator("#log"))  # not lost with the button
-        press(page, named(page, "The branch before"))
+        press(page, named(page, "Previous branch"))
         shows(page.locator(".branches").first, re.compile("branch 1 of 2"))
-        has_focus(named(page, "The next branch"))
+        has_focus(named(page, "Next branch"))
         press(page, named(page, "Regenerate"))
         shows(page.locator(".message.assistant .branches"), re.compile("branch 2 of 2"))
         # A file goes along, and not.
@@ -253,7 +253,7 @@ def test_a_conversation_by_keyboard_alone(browser: Browser, used: Server) -> Non
         keyboard.press("Escape")
         has_focus(page.locator("#show-conversations"))
         keyboard.press("Enter")
-        press(page, named(page, "Forget What is light?"))
+        press(page, named(page, "Delete What is light?"))
         counts(page.locator("#conversation-list li"), 0)
 
 
@@ -271,7 +271,7 @@ def test_the_other_views_by_keyboard_alone(browser: Browser, used: Server) -> No
         has_focus(page.locator("#memory h1"))
         press(page, page.locator("nav a[data-view=now]"))
         # A screen reader says the view. The browser tells the page of its new address behind the key press.
-        page.wait_for_function("document.activeElement.ariaLabel === 'Now and before'")
+        page.wait_for_function("document.activeElement.ariaLabel === 'Activity'")
         press(page, page.locator(".requests button").first)
         shows(page.locator(".requests .why:visible"), re.compile("Most of the time"))
         press(page, page.locator("nav a[data-view=connect]"))
@@ -300,7 +300,7 @@ def test_what_happens_is_announced_in_whatever_view(browser: Browser, used: Serv
         page.fill("#settings [name=schema]", json.dumps(NUMBERS))
         page.click("#settings button.main")
         with in_mid_answer(used, page, lambda: say(page, "Numbers")):
-            said(page, "The model answers")
+            said(page, "The model is answering")
             page.keyboard.press("Escape")
             said(page, "The answer is stopped")
         say(page, "so " * 6000)  # far more than the context has

@@ -86,10 +86,10 @@ def figures(page: Page) -> Locator:
 def test_an_answer_says_what_it_took_and_a_second_goes_on_from_it(page: Page) -> None:
     say(page, "Who are you?")
     counts(figures(page), 1)
-    shows(figures(page).first, re.compile(r"first token after .* · \d+ prompt tokens read anew, \d+ from memory"))
+    shows(figures(page).first, re.compile(r"first token after .* · \d+ of \d+ prompt tokens cached"))
     say(page, "What is 7 + 5?")
     counts(figures(page), 2)
-    shows(figures(page).last, re.compile(r"tokens/s .* [1-9]\d* from memory \([1-9]\d* %\)"))
+    shows(figures(page).last, re.compile(r"tokens/s .* [1-9]\d* of \d+ prompt tokens cached \([1-9]\d* %\)"))
     assert "12" in (messages(page).last.locator(".body").text_content() or "")
     shows(page.locator("#notice"), "The answer is complete")
 
@@ -108,7 +108,7 @@ def test_an_edit_is_a_branch_and_both_stay_over_a_reload(page: Page) -> None:
     page.reload()
     shows(messages(page, "user").locator(".body"), "What is 2 + 2?")
     assert messages(page).locator(".body").text_content() == second
-    page.get_by_role("button", name="The branch before").click()
+    page.get_by_role("button", name="Previous branch").click()
     shows(messages(page, "user").locator(".body"), "What is 1 + 1?")
     shows(messages(page, "user").locator(".branches"), re.compile("branch 1 of 2"))
     messages(page).get_by_role("button", name="Regenerate").click()
@@ -186,7 +186,7 @@ def test_an_answer_goes_on_when_its_engine_is_killed(page: Page, server: Server)
         (pid,) = server.supervisor.engine_pids()
         os.kill(pid, signal.SIGKILL)
     counts(figures(page), 1)
-    shows(figures(page), re.compile("went on after 1 engine was lost"))
+    shows(figures(page), re.compile("continued after the loss of 1 engine"))
     assert len(json.loads(messages(page).locator(".body").text_content() or "")) == N_NUMBERS
     counts(page.locator("#log .failure"), 0)
 
@@ -199,7 +199,7 @@ def test_calls_are_cards_that_people_answer(page: Page) -> None:
     assert json.loads(page.locator(".call code").first.text_content() or "") == {"city": "Rome"}
     set_up(page, tool_choice="none")
     page.get_by_label("What get_weather gives").fill("sunny")
-    page.get_by_role("button", name="Give it to the model").click()
+    page.get_by_role("button", name="Send the result").click()
     shows(messages(page, "tool").locator(".body"), "sunny")
     counts(figures(page), 2)
 
@@ -255,14 +255,14 @@ def test_a_conversation_leaves_as_a_file_and_comes_back(page: Page, tmp_path: Pa
         counts(page.locator("#conversation-list li"), number)
         shows(messages(page).locator(".body"), said or "")
     give(page, "#import-file", "x.json", "", b'{"a": 1}')
-    shows(page.locator("#log .failure"), re.compile("x.json cannot be read: .* no conversation"))
+    shows(page.locator("#log .failure"), re.compile("x.json cannot be read: .* not a conversation"))
 
 
 def test_a_file_goes_with_a_message(page: Page) -> None:
     give(page, "#attach-file", "f.txt", "text/plain", b"one ``` two")
     shows(page.locator("#attached .attachment"), re.compile("f.txt"))
     give(page, "#attach-file", "p.png", "image/png", b"\x89PNG")
-    shows(page.locator("#attached .failure"), re.compile("p.png: this model takes no images"))
+    shows(page.locator("#attached .failure"), re.compile("p.png: this model cannot read images"))
     with page.expect_request(re.compile("chat/completions")) as asked:
         say(page, "What is in it?")
     (content,) = [message["content"] for message in json.loads(asked.value.post_data or "")["messages"]]

@@ -131,4 +131,4 @@ def test_the_view_shows_the_tree_and_what_is_done_with_it(browser: Browser, serv
         branch.get_by_role("button", name="Forget").press("Enter")
         counts(page.locator(".text"), 1)
         page.get_by_role("button", name="Park").press("Enter")
-        shows(page.locator("[data-act=park-0]"), "Take the device's memory again")
+        shows(page.locator("[data-act=park-0]"), "Load the model again")

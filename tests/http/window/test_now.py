@@ -1,4 +1,4 @@
-"""Now and before, and the frame around all views, in a real Chromium."""
+"""Activity, and the frame around all views, in a real Chromium."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ def test_the_last_hour_and_why_the_last_request_took_so_long(browser: Browser, s
         assert len(labels) == 6
         assert all(re.search(r", since \d\d:\d\d:\d\d: latest ", label) for label in labels)
         since = page.locator("section p", has_text="A sample every")
-        shows(since, re.compile(r"^So far since .* when the server began"))
+        shows(since, re.compile(r"^Since .* when the server started"))
         first = page.locator(".requests tbody tr").first
         shows(first.locator("td").nth(2), "chat")
         first.get_by_role("button", name="Why").press("Enter")
-        shows(page.locator(".requests .why:visible"), re.compile("Most of the time .* went into .* prompt tokens"))
+        shows(page.locator(".requests .why:visible"), re.compile("Most of the time .* was spent on .* prompt tokens"))
         with page.expect_response(re.compile("requests.json")):
             pass
         assert page.locator(".requests .why:visible").count() == 1, "it stays open while the table is drawn anew"
@@ -86,7 +86,7 @@ def test_what_is_out_of_the_pool(browser: Browser, tiny_model: Path) -> None:
                 page.wait_for_selector(".map i.out")
                 page.wait_for_selector(".recall")  # once the prompt's end has chosen
             counts(page.locator(".key i.out"), 1)
-            said = re.compile(r"^\d+ % of the pages that mattered were in the pool; \d.* came in, \d")
+            said = re.compile(r"^\d+ % of the selected pages were in the pool; \d.* moved in, \d")
             shows(page.locator(".recall"), said)
     finally:
         running.stop()

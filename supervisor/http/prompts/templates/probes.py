@@ -55,7 +55,7 @@ def traits_of(model: TextModel, *, with_tools: bool) -> TemplateTraits:
                 offered = "with tools" if with_tools else "without tools"
                 logger.info("the chat template, %s, does not take every conversation: %s", offered, "; ".join(remedies))
             if known[with_tools].moves_tools:
-                logger.info("the chat template moves the tools to each new question: what is behind them is read anew")
+                logger.info("the chat template moves the tools to each new question: the text after them is read again")
         return known[with_tools]
 
 

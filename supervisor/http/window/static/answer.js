@@ -41,7 +41,7 @@ export class Answer {
       message.state = "done";
     } catch (error) {
       message.state = this.isStopped ? "stopped" : "cut";
-      if (!this.isStopped && !isGone(error)) message.error = error instanceof ApiError ? error.message : "The server does not answer any more: " + error.message;
+      if (!this.isStopped && !isGone(error)) message.error = error instanceof ApiError ? error.message : "The server no longer answers: " + error.message;
       if (!isPassing(error)) delete message.stream;  // else Go on asks for it once more
     }
     if (message.state === "done") delete message.stream;
@@ -133,6 +133,6 @@ const address = name => "v1/stream?" + new URLSearchParams({ conv_id: name });
 const isGone = error => error instanceof ApiError && (error.status === 404 || error.code === "offset_lost");
 
 const reading = told => "Reading the prompt: " + whole(told.processed) + " of " + whole(told.total) + " tokens, " +
-  whole(told.cache) + " of them from memory";
+  whole(told.cache) + " of them cached";
 
-const writing = (nPieces, seconds) => whole(nPieces) + " pieces, " + rate(nPieces / Math.max(seconds, 0.001)) + " a second";
+const writing = (nPieces, seconds) => whole(nPieces) + " pieces, " + rate(nPieces / Math.max(seconds, 0.001)) + " per second";

@@ -44,7 +44,7 @@ function head(seen) {
 async function lookWithoutScope(refused) {
   say("state", "ready");
   at("state").className = "state good";
-  if (view !== "chat") at(view).replaceChildren(make("p", { class: "card" }, "This view wants a key of scope admin. The server says: " + refused.message));
+  if (view !== "chat") at(view).replaceChildren(make("p", { class: "card" }, "This view needs a key of scope admin. The server says: " + refused.message));
 }
 
 function noAnswer(error) {

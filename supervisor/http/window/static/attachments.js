@@ -15,13 +15,13 @@ export function attachments(notice, takesImages) {
   }
 
   async function add(file) {
-    if (file.size > MOST_BYTES) throw new Error("it has more than 16 MB");
+    if (file.size > MOST_BYTES) throw new Error("it is larger than 16 MB");
     if (file.type.startsWith("image/")) {
-      if (!await takesImages()) throw new Error("this model takes no images");
+      if (!await takesImages()) throw new Error("this model cannot read images");
       attached.push({ name: file.name, image: await asUrl(READ_BY_SERVER.includes(file.type) ? file : await asPng(file)) });
     } else {
       const text = await file.text();
-      if (text.includes("\0")) throw new Error("it is no text");
+      if (text.includes("\0")) throw new Error("it is not text");
       attached.push({ name: file.name, text });
     }
   }

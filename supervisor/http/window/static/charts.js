@@ -7,11 +7,11 @@ const HOUR_S = 3600, SAMPLE_S = 5;
 // A chart's lines: what it is called where a chart has several, its column, its colour.
 const line = (name, column, colour = "--line") => ({ name, column, colour });
 const CHARTS = [
-  { title: "Tokens a second", lines: [line("", "tokens_per_s")], shown: rate, least: 4 },
+  { title: "Tokens per second", lines: [line("", "tokens_per_s")], shown: rate, least: 4 },
   { title: "First token", lines: [line("", "first_token_s")], shown: duration, least: 0.004 },
-  { title: "Prompts from memory, those of 5 s each", lines: [line("", "cached_share")], shown: value => Math.round(100 * value) + " %", top: 1 },
+  { title: "Prompt tokens from the cache, per 5 s", lines: [line("", "cached_share")], shown: value => Math.round(100 * value) + " %", top: 1 },
   { title: "Running and waiting", lines: [line("running", "running", "--write"), line("waiting", "waiting", "--queue")], shown: whole, least: 2, isWhole: true },
-  { title: "Pages in the device", lines: [line("", "device_pages", "--device")], shown: whole, least: 2, isWhole: true },
+  { title: "Pages on the device", lines: [line("", "device_pages", "--device")], shown: whole, least: 2, isWhole: true },
   { title: "Host memory and disk", lines: [line("host", "host_bytes", "--host"), line("disk", "disk_bytes", "--disk")], shown: size, least: 4096, base: 1024 },
 ];
 const SPARSE = new Set(["first_token_s", "cached_share"]);  // only where something came
@@ -28,7 +28,7 @@ let loaded = null;
 function library() {
   loaded ??= new Promise((resolve, reject) => {
     document.head.append(make("link", { rel: "stylesheet", href: "window/vendor/uplot.css" }),
-      make("script", { src: "window/vendor/uplot.js", onload: () => resolve(window.uPlot), onerror: () => reject(new Error("uplot.js did not come")) }));
+      make("script", { src: "window/vendor/uplot.js", onload: () => resolve(window.uPlot), onerror: () => reject(new Error("uplot.js could not be loaded")) }));
   });
   return loaded;
 }
@@ -114,7 +114,7 @@ export class Charts {
   #saySince() {
     const { time } = this.samples, passed = time[time.length - 1] - time[0];
     this.since.textContent = passed > HOUR_S - 2 * SAMPLE_S ? "A sample every " + SAMPLE_S + " s."
-      : "So far since " + clock(time[0]) + ", when the server began (" + duration(passed) + "). A sample every " + SAMPLE_S + " s.";
+      : "Since " + clock(time[0]) + ", when the server started (" + duration(passed) + "). A sample every " + SAMPLE_S + " s.";
   }
 
   #sayRestarts() {

@@ -15,8 +15,8 @@ const SAVE_MS = 1000;
 const NEAR_END = 80;
 
 const HINTS = [  // what else people come for, and where it is
-  ["What does the server remember?", "memory", "Memory"],
-  ["Why was the last request slow?", "now", "Now and before"],
+  ["Which texts are cached?", "memory", "Memory"],
+  ["Why was the last request slow?", "now", "Activity"],
   ["Claude Code, Codex, an SDK:", "connect", "Connect"],
 ];
 
@@ -43,7 +43,7 @@ async function keep(it, ...messages) {
   }
 }
 
-const tellUnkept = error => { tellBelow("This browser keeps nothing of this conversation: " + error.message); };
+const tellUnkept = error => { tellBelow("This browser cannot store this conversation: " + error.message); };
 
 function tellBelow(said) {
   at("log").append(make("p", { class: "failure" }, said));
@@ -74,7 +74,7 @@ function begin() {
 }
 
 async function forget(conversation) {
-  if (!confirm("Forget “" + (conversation.title || "New conversation") + "”?")) return;
+  if (!confirm("Delete “" + (conversation.title || "New conversation") + "”?")) return;
   answers.get(conversation.id)?.stop();
   known = known.filter(other => other !== conversation);
   await store.remove(conversation.id).catch(tellUnkept);
@@ -98,7 +98,7 @@ function drawList() {
   at("conversation-list").replaceChildren(...known.map(conversation => make("li", {},
     button(conversation.title || "New conversation", () => openConversation(conversation).catch(tellUnkept),
       { "aria-current": conversation.id === tree.conversation.id ? "true" : null }),
-    button("×", () => forget(conversation), { "aria-label": "Forget " + conversation.title }))));
+    button("×", () => forget(conversation), { "aria-label": "Delete " + conversation.title }))));
 }
 
 function draw() {
@@ -108,8 +108,8 @@ function draw() {
   const edited = log.querySelector(".editing");  // stays, with what was typed
   log.replaceChildren();
   if (!path.length) {
-    log.append(make("div", { class: "welcome" }, make("h2", {}, "Talk to the model"),
-      make("p", { class: "soft" }, "What you write is kept in this browser and sent to this server only. Edit any message to branch: what both branches share is not read again."),
+    log.append(make("div", { class: "welcome" }, make("h2", {}, "Chat with the model"),
+      make("p", { class: "soft" }, "Your messages are stored in this browser and sent only to this server. Edit any message to branch; the shared part is not read again."),
       make("ul", { class: "hints" }, ...HINTS.map(([said, view, name]) => make("li", {}, said + " ", make("a", { href: "#" + view }, name))))));
   }
   if (first > 0) {
@@ -214,7 +214,7 @@ async function answer(goesOn = null) {
   try {
     body = { model, messages: asRequestMessages(path, its.conversation.settings?.system), ...requestFields(its.conversation.settings) };
   } catch (error) {
-    tellBelow("The settings of this conversation cannot be used: " + error.message);
+    tellBelow("The settings of this conversation are invalid: " + error.message);
     return;
   }
   if (goesOn) body.continue_final_message = true;
@@ -231,7 +231,7 @@ async function write(message, body) {
   draw();
   keepFocus();
   toEnd();
-  notice("The model answers");
+  notice("The model is answering");
   const onScroll = () => { follows = isAtEnd(); };
   at("log").addEventListener("scroll", onScroll, { passive: true });
   let savedAt = performance.now();

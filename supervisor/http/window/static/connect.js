@@ -23,8 +23,8 @@ export async function look(seen, view) {
   view.classList.add("connect");
   view.replaceChildren(
     make("h1", {}, "Connect a client"),
-    make("p", { class: "soft" }, contextSaid(seen.engines) + "Copy the lines of your client into a terminal, or into the file that is named. ", told.needs_key ? "Put your API key in place of YOUR_KEY." : "This server wants no key: any word will do for clients that insist on one."),
-    make("p", { class: "soft" }, "If the file exists already, keep what is in it and add these lines: in JSON inside its outermost braces; in TOML the lines above the first [heading] at its top, the others at its end."),
+    make("p", { class: "soft" }, contextSaid(seen.engines) + "Copy your client's settings into a terminal, or into the named file. ", told.needs_key ? "Replace YOUR_KEY by your API key." : "This server needs no key: enter any word if a client requires one."),
+    make("p", { class: "soft" }, "If the file exists, add these lines to it: in JSON inside the outermost braces; in TOML the lines above the first [heading] at the top, the others at the end."),
     ...Object.entries(told.clients).map(([name, told]) => {
       const lines = laidOut(told);
       const copy = button("Copy", async () => {

@@ -113,8 +113,8 @@ const ROLES = ["user", "assistant", "tool"];
 
 function readJson(text) {
   let read;
-  try { read = JSON.parse(text); } catch (error) { throw new Error("This is no JSON: " + error.message); }
-  if (read.format !== FORMAT || !Array.isArray(read.messages)) throw new Error("This JSON is no conversation of this page.");
+  try { read = JSON.parse(text); } catch (error) { throw new Error("This is not JSON: " + error.message); }
+  if (read.format !== FORMAT || !Array.isArray(read.messages)) throw new Error("This JSON file is not a conversation of this page.");
   const conversation = { ...newConversation(), title: String(read.conversation?.title || ""), settings: read.conversation?.settings || null };
   const ids = new Map(read.messages.map(message => [message.id, newId()]));
   const messages = read.messages.map(({ stream, ...message }, number) => {
@@ -123,7 +123,7 @@ function readJson(text) {
       created: Number(message.created) || number, state: message.state === "streaming" ? "cut" : message.state };
   });
   conversation.leaf = ids.get(read.conversation?.leaf) || (messages.length ? messages[messages.length - 1].id : null);
-  if (reachable(messages) !== messages.length) throw new Error("Messages of this file follow on themselves.");
+  if (reachable(messages) !== messages.length) throw new Error("Messages of this file form a cycle.");
   return { conversation, messages };
 }
 
@@ -136,7 +136,7 @@ function reachable(messages) {
 
 function readMarkdown(text) {
   const parts = text.split(/^<!-- luce: (user|assistant|tool) -->\n## .*\n\n/m);
-  if (parts.length < 3) throw new Error("This Markdown is no conversation of this page: it lacks the marks between messages.");
+  if (parts.length < 3) throw new Error("This Markdown file is not a conversation of this page: the marks between messages are missing.");
   const tree = new Tree(newConversation(), []);
   let parent = null;
   for (let i = 1; i < parts.length; i += 2) {

@@ -3,7 +3,7 @@
 import { make, share, size, whole } from "./dom.js";
 
 const MOST_CELLS = 240;
-const KINDS = { running: "in use", out: "in use, out of the pool", kept: "kept for later", pages: "kept for later", tails: "taken by checkpoints" };
+const KINDS = { running: "in use", out: "in use, outside the pool", kept: "kept for later", pages: "kept for later", tails: "checkpoints" };
 const TIERS = { device: "Device", host: "Host memory", disk: "Disk" };
 
 function drawLane(lane, number, ctx) {
@@ -50,7 +50,7 @@ function drawTier(tier) {
 
 function drawKey(tiers) {
   const outgrows = tiers.some(tier => tier.parts.some(part => part.kind === "out"));
-  const kinds = [["running", "in use now"], ...(outgrows ? [["out", "in use, out of the pool"]] : []),
+  const kinds = [["running", "in use now"], ...(outgrows ? [["out", "in use, outside the pool"]] : []),
     ["kept", "kept for later"], ["tails", "checkpoints"], ["free", "free"]];
   return make("div", { class: "key uses", "aria-hidden": "true" },
     ...kinds.map(([kind, said]) => make("span", {}, make("i", { class: kind }), said)));
@@ -61,17 +61,17 @@ function speculated(engine) {
   const seen = engine.figures, each = seen.spec_tokens_per_step;
   const said = "drafts: " + engine.speculation.replaceAll("+", ", ");
   if (each === undefined) return said;
-  const right = seen.spec_drafted > 0 ? ", " + share(seen.spec_accepted, seen.spec_drafted) + " of what was drafted was right" : "";
-  return said + "; " + each.toFixed(2) + " tokens a step" + right;
+  const right = seen.spec_drafted > 0 ? ", " + share(seen.spec_accepted, seen.spec_drafted) + " of drafted tokens accepted" : "";
+  return said + "; " + each.toFixed(2) + " tokens per step" + right;
 }
 
 // Of texts that outgrow the pool: how many of the pages that mattered were there already, and what the others cost.
 function recalled(engine) {
   const seen = engine.figures;
   if (!seen.page_choices) return "";
-  const stood = seen.page_stall_s === undefined ? "" : ", " + seen.page_stall_s.toFixed(1) + " s stood still for them";
-  return share(seen.pages_found, seen.pages_wanted) + " of the pages that mattered were in the pool; " +
-    size(seen.page_bytes_in) + " came in, " + size(seen.page_bytes_out) + " went out" + stood;
+  const stood = seen.page_stall_s === undefined ? "" : ", " + seen.page_stall_s.toFixed(1) + " s of waiting for them";
+  return share(seen.pages_found, seen.pages_wanted) + " of the selected pages were in the pool; " +
+    size(seen.page_bytes_in) + " moved in, " + size(seen.page_bytes_out) + " moved out" + stood;
 }
 
 export function drawEngine(engine) {
@@ -79,8 +79,8 @@ export function drawEngine(engine) {
   for (let number = 0; number < engine.lanes; number++) lanes.push(drawLane(engine.running[number], number, engine.ctx));
   const recall = recalled(engine);
   const memory = !engine.tiers.length ? [] : [make("h3", {}, "Pages"), ...engine.tiers.map(drawTier), drawKey(engine.tiers),
-    make("p", { class: "soft small" }, "The server itself keeps the beginnings of " + whole(engine.slots_used) +
-      (engine.slots_used === 1 ? " prompt" : " prompts") + " from leaving memory (" + whole(engine.slots) + " at most)."),
+    make("p", { class: "soft small" }, "The server has pinned the prefixes of " + whole(engine.slots_used) +
+      (engine.slots_used === 1 ? " prompt" : " prompts") + " (" + whole(engine.slots) + " at most)."),
     recall ? make("p", { class: "soft small recall" }, recall) : null];
   return make("section", { class: "card engine" },
     make("header", {}, make("h2", {}, engine.name[0].toUpperCase() + engine.name.slice(1)),

@@ -6,23 +6,23 @@ import { duration, rate, share, whole } from "./dom.js";
 export const TIERS = { resident: "the device's memory", host: "the host's memory", disk: "the disk" };
 
 const MISSES = {
-  no_tail: "more of it is remembered, but this model goes on only from a checkpoint, and none stands there yet",
-  evicted: "more was known once, and had to make room for others",
-  identity: "what is on disk belongs to another model or other cache types",
-  off: "nothing was looked for: the request, or the server's options, said so",
+  no_tail: "more is cached, but this model can continue only from a checkpoint, and there is none yet",
+  evicted: "more had been cached and was evicted",
+  identity: "the disk cache belongs to another model or other cache types",
+  off: "the request or the server's options disabled the cache",
 };
 const HELPS = {
-  no_tail: "The next prompt that begins like this one finds a checkpoint.",
-  evicted: "A larger --host-cache, or a --disk-cache, keeps more.",
-  identity: "Start the server with the model and the cache types that the disk cache was written with.",
-  differs_at: "If something near the beginning changes with each request (a date, an id), put it behind what stays the same.",
+  no_tail: "The next prompt with this beginning will find a checkpoint.",
+  evicted: "Use a larger --host-cache, or a --disk-cache.",
+  identity: "Start the server with the model and cache types of the disk cache.",
+  differs_at: "Move parts that change with each request (a date, an id) from the beginning to the end.",
 };
 const MUCH = 256;  // tokens read anew: less needs no advice
 
 export function missReason(miss) {
   if (!miss || miss === "none") return "";
   const [word, position] = miss.split(":");
-  if (word === "differs_at") return "from token " + whole(position) + " on the text differs from all that is remembered";
+  if (word === "differs_at") return "first difference at token " + whole(position);
   return MISSES[word] || miss;
 }
 
@@ -47,7 +47,7 @@ function advice(figures) {
 export const timesOf = figures => [
   { seconds: figures.queue_s, what: "waiting for a free lane", kind: "queue" },
   { seconds: figures.prefill_s, what: "reading the prompt", kind: "read" },
-  { seconds: figures.decode_s, what: "writing the answer", kind: "written" },
+  { seconds: figures.decode_s, what: "generating the answer", kind: "written" },
 ].filter(part => part.seconds !== undefined);
 
 // One line under an answer.
@@ -55,27 +55,26 @@ export function brief(figures) {
   const parts = [];
   if (speed(figures) > 0) parts.push(rate(speed(figures)) + " tokens/s");
   if (figures.first_s !== undefined) parts.push("first token after " + duration(figures.first_s));
-  parts.push(whole(figures.prompt - figures.cached) + " prompt tokens read anew, " + whole(figures.cached) +
-    " from memory (" + share(figures.cached, figures.prompt) + ")");
   const why = missReason(figures.miss);
-  if (why) parts.push("not more because " + why);
-  if (figures.resumes) parts.push("went on after " + figures.resumes + (figures.resumes > 1 ? " engines were" : " engine was") + " lost");
+  parts.push(whole(figures.cached) + " of " + whole(figures.prompt) + " prompt tokens cached (" +
+    share(figures.cached, figures.prompt) + ")" + (why ? "; " + why : ""));
+  if (figures.resumes) parts.push("continued after the loss of " + figures.resumes + (figures.resumes > 1 ? " engines" : " engine"));
   return parts.join(" · ");
 }
 
-// Several sentences, the slowest part first named; `alone`: where nothing beside it shows the parts.
+// Several sentences, the slowest part first; `alone`: nothing beside it shows the parts.
 export function atLength(figures, alone = true) {
   const parts = timesOf(figures);
   const slowest = parts.reduce((most, part) => (part.seconds > most.seconds ? part : most), parts[0]);
-  const said = ["Most of the time (" + duration(slowest.seconds) + ") went into " + slowest.what +
+  const said = ["Most of the time (" + duration(slowest.seconds) + ") was spent on " + slowest.what +
     (alone ? ": " + parts.map(part => part.what + " took " + duration(part.seconds)).join(", ") : "") + "."];
   said.push(figures.cached > 0
-    ? whole(figures.cached) + " of " + whole(figures.prompt) + " prompt tokens came from " + (TIERS[figures.tier] || "memory") + " and were not read again."
-    : "None of the " + whole(figures.prompt) + " prompt tokens came from memory.");
+    ? whole(figures.cached) + " of " + whole(figures.prompt) + " prompt tokens came from " + (TIERS[figures.tier] || "the cache") + "."
+    : "None of the " + whole(figures.prompt) + " prompt tokens were cached.");
   const why = missReason(figures.miss);
-  if (why) said.push((figures.cached > 0 ? "More did not, because " : "The reason: ") + why + ".", advice(figures));
-  else if (figures.cached < figures.prompt) said.push("The other " + whole(figures.prompt - figures.cached) + " had not been seen before.");
-  if (speed(figures) > 0) said.push("It wrote " + whole(figures.generated) + " tokens at " + rate(speed(figures)) + " a second.");
-  if (figures.resumes) said.push("An engine was lost under it, and another one went on from its last token.");
+  if (why) said.push((figures.cached > 0 ? "Why not more: " : "Why: ") + why + ".", advice(figures));
+  else if (figures.cached < figures.prompt) said.push("The other " + whole(figures.prompt - figures.cached) + " are new.");
+  if (speed(figures) > 0) said.push("It wrote " + whole(figures.generated) + " tokens at " + rate(speed(figures)) + " per second.");
+  if (figures.resumes) said.push("Its engine died, and another one continued from the last token.");
   return said.filter(Boolean).join(" ");
 }

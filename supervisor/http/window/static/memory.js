@@ -8,9 +8,9 @@ const LOOK_EVERY_MS = 3000;
 const MOST_WORDS = 160;
 const LEAST_BAR_REM = 1, MOST_BAR_REM = 20;
 const ACTS = {
-  Pin: "keeps a text, and what it begins with, from leaving memory until you unpin it or the engine ends",
-  Forget: "drops a text, and all that goes on from it, from the disk too; it asks first",
-  Park: "moves the texts to host memory and gives the device's memory back, weights included; the next request takes it again",
+  Pin: "keeps a text and its prefix from eviction until you unpin it or the engine ends",
+  Forget: "deletes a text and its continuations, from disk too; it asks first",
+  Park: "moves the texts to host memory and frees the device's memory, weights included; the next request loads the model again",
 };
 
 let drawn = "";
@@ -28,9 +28,9 @@ export async function look({ models }, view) {
   if (now === drawn) return;
   drawn = now;
   const focused = view.contains(document.activeElement) ? document.activeElement.dataset.act : null;
-  view.replaceChildren(make("h1", { tabindex: "-1" }, "What is remembered"), choice(models),
+  view.replaceChildren(make("h1", { tabindex: "-1" }, "Cached texts"), choice(models),
     make("p", { class: "lead" }, summary(told)),
-    make("p", { class: "soft" }, "What the server has read and keeps, so that it need not read it again: a prompt that begins like one of these texts goes on where that text ends. What several texts begin with is kept once; what follows it is indented."),
+    make("p", { class: "soft" }, "These texts are cached: a prompt that begins with one of them is read only from there on. A beginning that several texts share is stored once, and its continuations are indented."),
     make("dl", { class: "acts-told small" }, ...Object.entries(ACTS).map(([name, does]) => make("div", {}, make("dt", {}, name), make("dd", { class: "soft" }, does)))),
     key(), make("p", { class: "failure", role: "alert" }, failure), ...told.engines.map((engine, number) => drawEngine(engine, number, told.read_s)));
   if (focused) (view.querySelector(`[data-act="${focused}"]`) || view.querySelector("h1")).focus();
@@ -46,7 +46,7 @@ function choice(models) {
 
 const ageOf = run => (run.age_s === null ? "" : duration(run.age_s < 60 ? 10 * Math.round(run.age_s / 10) : run.age_s));
 
-const key = () => make("div", { class: "key", "aria-hidden": "true" }, ...[["device", "in the device"], ["host", "in host memory"], ["disk", "on disk only"]]
+const key = () => make("div", { class: "key", "aria-hidden": "true" }, ...[["device", "on the device"], ["host", "in host memory"], ["disk", "on disk only"]]
   .map(([kind, said]) => make("span", {}, make("i", { class: "place " + kind }), said)));
 
 async function act(path, body) {
@@ -69,9 +69,9 @@ function drawEngine(engine, number, readS) {
   const more = engine.total - engine.runs.length;
   return make("section", { class: "card texts" },
     make("div", { class: "row" }, make("h2", {}, engine.name[0].toUpperCase() + engine.name.slice(1)), make("span", { class: "grow" }),
-      button(engine.parked ? "Take the device's memory again" : "Park: give the device's memory back", () => act("memory/park", { on: !engine.parked }),
+      button(engine.parked ? "Load the model again" : "Park: free the device's memory", () => act("memory/park", { on: !engine.parked }),
         { "data-act": "park-" + number, title: engine.parked ? null : "Park " + ACTS.Park })),
-    engine.parked ? make("p", { class: "soft" }, "Parked: the texts lie in host memory. The next request takes the device's memory again.") : null,
+    engine.parked ? make("p", { class: "soft" }, "Parked: the texts are in host memory. The next request loads the model again.") : null,
     make("ul", {}, ...tops.map(run => drawRun(run, context))),
     engine.short ? make("p", { class: "soft" }, whole(engine.short) + " checkpoints of texts shorter than a page.") : null,
     more > 0 ? make("p", { class: "soft" }, whole(more) + " more are not shown.") : null);
@@ -80,10 +80,10 @@ function drawEngine(engine, number, readS) {
 // The view's first sentence: how much there is, and what it would cost if it were gone.
 function summary({ engines, read_s: readS }) {
   const runs = engines.flatMap(engine => engine.runs), total = engines.reduce((sum, engine) => sum + engine.total, 0);
-  if (!runs.length) return "Nothing of " + (engines[0]?.page_tokens || 64) + " tokens or more yet. Whatever the server reads, it remembers: talk to it under Chat, or connect a client.";
+  if (!runs.length) return "No text of " + (engines[0]?.page_tokens || 64) + " tokens or more is cached yet. Chat with the model, or connect a client.";
   const nTokens = runs.reduce((sum, run) => sum + run.end - run.begin, 0);
-  return "The server remembers " + whole(total) + (total > 1 ? " texts, " : " text, ") + (total > runs.length ? "more than " : "") + whole(nTokens) + " tokens." +
-    (readS ? " If they had left memory, reading them again would take " + duration(nTokens * readS) + "." : "");
+  return "The server caches " + whole(total) + (total > 1 ? " texts, " : " text, ") + (total > runs.length ? "more than " : "") + whole(nTokens) + " tokens." +
+    (readS ? " Reading them again would take " + duration(nTokens * readS) + "." : "");
 }
 
 // What a text begins with, and whose words they are. Only its first tokens are known, so there is always more.
@@ -97,7 +97,7 @@ const holds = (run, behind) => run.is_held || (behind.get(run.page) || []).some(
 // Who keeps it from leaving memory: a pin holds what the text begins with, too.
 function keeper(run, nPages, behind) {
   if (run.is_held) return "kept by your pin";
-  if (holds(run, behind)) return "kept by your pin of what goes on from it";
+  if (holds(run, behind)) return "kept by your pin of a continuation";
   return run.n_pinned < nPages ? "kept by the server itself: its first " + whole(run.n_pinned) + (run.n_pinned > 1 ? " pages" : " page") : "kept by the server itself";
 }
 
@@ -107,11 +107,11 @@ function drawRun(run, context) {
   if (run.age_s !== null) said.push("used " + ageOf(run) + " ago");
   if (context.pageBytes) said.push(size(nPages * context.pageBytes));
   if (run.n_checkpoints) said.push(whole(run.n_checkpoints) + (run.n_checkpoints > 1 ? " checkpoints" : " checkpoint"));
-  if (run.begin) said.push("goes on from token " + whole(run.begin));
+  if (run.begin) said.push("continues from token " + whole(run.begin));
   if (run.n_lanes) said.push("in use by " + run.n_lanes + (run.n_lanes > 1 ? " requests" : " request"));
   if (run.n_pinned) said.push(keeper(run, nPages, context.behind));
-  const places = [[run.n_device, "in the device"], [run.n_host, "in host memory"], [run.n_disk, "on disk"]].filter(([n]) => n);
-  const lies = whole(nPages) + (nPages > 1 ? " pages: " : " page: ") + (places.map(([n, where]) => whole(n) + " " + where).join(", ") || "none in memory");
+  const places = [[run.n_device, "on the device"], [run.n_host, "in host memory"], [run.n_disk, "on disk"]].filter(([n]) => n);
+  const lies = whole(nPages) + (nPages > 1 ? " pages: " : " page: ") + (places.map(([n, where]) => whole(n) + " " + where).join(", ") || "none");
   const words = spoken(run.words), start = words.map(word => word.text).join(" ").slice(0, 40) + "…";
   const below = context.behind.get(run.page) || [];
   return make("li", { class: "text" },
@@ -120,9 +120,9 @@ function drawRun(run, context) {
     make("p", { class: "soft small" }, [lies, ...said].join(" · ")),
     make("div", { class: "row acts" },
       button(run.is_held ? "Unpin" : "Pin", () => act("memory/hold", { engine: context.number, page: run.page, on: !run.is_held }),
-        { "data-act": "hold-" + run.page, title: run.is_held ? "Lets it leave memory again" : "Pin " + ACTS.Pin, "aria-label": (run.is_held ? "Unpin: " : "Pin: ") + start }),
+        { "data-act": "hold-" + run.page, title: run.is_held ? "Allows its eviction" : "Pin " + ACTS.Pin, "aria-label": (run.is_held ? "Unpin: " : "Pin: ") + start }),
       button("Forget", () => {
-        if (confirm("Forget this text" + (below.length ? " and all that goes on from it" : "") + "? It will have to be read again.")) act("memory/forget", { engine: context.number, page: run.page });
+        if (confirm("Forget this text" + (below.length ? " and all its continuations" : "") + "? It will have to be read again.")) act("memory/forget", { engine: context.number, page: run.page });
       }, { "data-act": "forget-" + run.page, title: "Forget " + ACTS.Forget, "aria-label": "Forget: " + start })),
     below.length ? make("ul", {}, ...below.map(other => drawRun(other, context))) : null);
 }

@@ -31,8 +31,8 @@ const reasoning = text => make("details", { class: "reasoning" }, make("summary"
 function branchButtons(message, branches, actions) {
   if (branches.count < 2) return null;
   const step = (said, by, label) => button(said, () => actions.step(message, by), { "aria-label": label, disabled: !branches.at(by) });
-  return make("span", { class: "branches" }, step("‹", -1, "The branch before"),
-    " branch " + branches.number + " of " + branches.count + " ", step("›", 1, "The next branch"));
+  return make("span", { class: "branches" }, step("‹", -1, "Previous branch"),
+    " branch " + branches.number + " of " + branches.count + " ", step("›", 1, "Next branch"));
 }
 
 function callCard(call) {
@@ -48,7 +48,7 @@ function callForm(message, actions) {
   const inputs = message.calls.map(call => make("textarea", { rows: 2, required: true, "data-call": call.id }));
   const form = make("form", { class: "call" },
     ...message.calls.map((call, number) => make("label", {}, "What " + call.name + " gives", inputs[number])),
-    make("button", { class: "main" }, "Give it to the model"));
+    make("button", { class: "main" }, "Send the result"));
   form.addEventListener("submit", event => {
     event.preventDefault();
     actions.answerCalls(message, inputs.map(input => input.value));

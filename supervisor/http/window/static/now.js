@@ -1,4 +1,4 @@
-// Now and before: how the server stands this second, the last hour as charts, the last requests and why each took as
+// Activity: the server's present state, the last hour as charts, the last requests and why each took as
 // long as it did. What status.json says it draws; it works nothing out but rates.
 
 import { askJson } from "./api.js";
@@ -27,13 +27,13 @@ function build(view) {
     return { element: make("div", { class: "card" }, make("dt", {}, label), value, note), value, note };
   };
   const tiles = {
-    speed: tile("speed", "Tokens a second"), cached: tile("cached", "Prompts from memory"),
+    speed: tile("speed", "Tokens per second"), cached: tile("cached", "Prompt tokens from the cache"),
     running: tile("running", "Running"), waiting: tile("waiting", "Waiting"), requests: tile("requests", "Requests"),
   };
   const last = make("div", { id: "last-request" }), engines = make("div", { id: "engines" }), charts = new Charts(), table = new RequestTable();
-  view.replaceChildren(make("h1", { class: "aside" }, "Now and before"),
+  view.replaceChildren(make("h1", { class: "aside" }, "Activity"),
     make("dl", { class: "tiles" }, ...Object.values(tiles).map(each => each.element)),
-    make("section", { class: "card" }, make("h2", {}, "The last request: why it took as long as it did"), last), engines,
+    make("section", { class: "card" }, make("h2", {}, "The last request: where its time went"), last), engines,
     make("section", { class: "card" }, make("h2", {}, "The last hour"), charts.since, charts.element),
     make("section", { class: "card" }, make("h2", {}, "The last requests"), table.element));
   return { tiles, last, engines, charts, table };
@@ -64,7 +64,7 @@ export async function look(seen, view) {
   before = seen;
   const [samples, told] = await Promise.all([askJson("history.json?after=" + askedAfter), askJson("requests.json")]);
   const nRefused = told.requests.filter(isRefused).length;
-  refused = nRefused ? " Refused ones are not counted: " + whole(nRefused) + " of the last " + whole(told.requests.length) + "." : "";
+  refused = nRefused ? " Refused requests are not counted: " + whole(nRefused) + " of the last " + whole(told.requests.length) + "." : "";
   askedAfter = samples.time.length ? samples.time[samples.time.length - 1] : askedAfter;
   if (parts.table.draw(told.requests)) parts.last.replaceChildren(drawLast(told.requests));
   await parts.charts.add(samples);

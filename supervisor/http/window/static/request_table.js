@@ -7,7 +7,7 @@ const MOST_ROWS = 100;
 const PLACES = { resident: "device" };
 const APIS = { chat_completions: "chat", completions: "completion", responses: "responses", messages: "messages" };
 
-const HEADS = [["Started"], ["Client", "word"], ["API", "word"], ["Prompt tokens"], ["From memory"], ["First token"], ["Tokens/s"], ["In all"], ["Outcome", "word"]];
+const HEADS = [["Started"], ["Client", "word"], ["API", "word"], ["Prompt tokens"], ["Cached"], ["First token"], ["Tokens/s"], ["Total"], ["Outcome", "word"]];
 
 const figuresOf = seen => ({
   prompt: seen.prompt_tokens, cached: seen.cached_tokens, generated: seen.generated_tokens, first_s: seen.first_token_s,
@@ -17,7 +17,7 @@ const figuresOf = seen => ({
 export const isRefused = seen => seen.status >= 400 && seen.status < 500 && seen.status !== 499;
 
 function outcome(seen) {
-  if (seen.seconds === null) return "at work";
+  if (seen.seconds === null) return "running";
   if (seen.status === 499) return "client left";
   if (isRefused(seen)) return "refused (" + seen.status + ")";
   if (seen.status >= 500) return "failed (" + seen.status + ")";
@@ -26,13 +26,13 @@ function outcome(seen) {
 
 function whyOf(seen, figures, alone) {
   if (seen.prompt_tokens !== null) return atLength(figures, alone);
-  return seen.seconds === null ? "It is at work." : "It ended without an answer: " + outcome(seen) + ".";
+  return seen.seconds === null ? "It is running." : "It ended without an answer: " + outcome(seen) + ".";
 }
 
 // The last one that has ended, in words: what people come for.
 export function drawLast(requests) {
   const seen = requests.find(request => request.seconds !== null);
-  if (!seen) return make("p", { class: "soft" }, "None yet. Talk to the model under Chat, or connect a client.");
+  if (!seen) return make("p", { class: "soft" }, "None yet. Chat with the model, or connect a client.");
   const figures = figuresOf(seen), parts = seen.prompt_tokens === null ? [] : timesOf(figures);
   const all = parts.reduce((sum, part) => sum + part.seconds, 0) || 1;
   const track = make("div", { class: "track times", "aria-hidden": "true" }, ...parts.map(part => {

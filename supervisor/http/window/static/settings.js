@@ -6,7 +6,7 @@ import { button, make } from "./dom.js";
 const NUMBERS = [
   ["temperature", "Temperature", 0, 5, false], ["top_p", "Top p", 0.01, 1, false], ["top_k", "Top k", 0, 100000, true],
   ["min_p", "Min p", 0, 1, false], ["repeat_penalty", "Repeat penalty", 0.5, 3, false], ["seed", "Seed", 0, 2 ** 53 - 1, true],
-  ["max_tokens", "Most tokens", 1, 10000000, true],
+  ["max_tokens", "Maximum tokens", 1, 10000000, true],
 ];
 const JSON_FIELDS = ["schema", "tools"];
 
@@ -49,10 +49,10 @@ export function openSettings(dialog, settings, models, keep) {
     models.length > 1 ? choice("model", "Model", models, "the first") : null,
     field("system", "System text", make("textarea", { rows: 4 })),
     make("div", { class: "numbers" }, ...numbers),
-    choice("effort", "Reasoning", ["none", "low", "medium", "high"], "as the server has it"),
-    field("schema", "JSON schema that answers follow", make("textarea", { rows: 3, placeholder: '{"type": "object", "properties": {…}}', spellcheck: "false" })),
-    field("tools", "Tools, as a list of OpenAI's functions. You answer the calls by hand", make("textarea", { rows: 3, placeholder: '[{"type": "function", "function": {"name": "…"}}]', spellcheck: "false" })),
-    choice("tool_choice", "Calls", ["required", "none"], "when the model wants to"),
+    choice("effort", "Reasoning", ["none", "low", "medium", "high"], "server default"),
+    field("schema", "JSON schema for answers", make("textarea", { rows: 3, placeholder: '{"type": "object", "properties": {…}}', spellcheck: "false" })),
+    field("tools", "Tools, as a list of OpenAI functions. You enter the results of calls", make("textarea", { rows: 3, placeholder: '[{"type": "function", "function": {"name": "…"}}]', spellcheck: "false" })),
+    choice("tool_choice", "Calls", ["required", "none"], "automatic"),
     refused,
     make("div", { class: "row" }, make("button", { class: "main" }, "Keep"), button("Cancel", () => dialog.close())));
   form.addEventListener("submit", event => {
@@ -75,7 +75,7 @@ function wrongJson(name, text) {
   if (!text.trim()) return null;
   try {
     const value = JSON.parse(text);
-    return name === "tools" && !Array.isArray(value) ? "tools: this is no list." : null;
+    return name === "tools" && !Array.isArray(value) ? "tools: this is not a list." : null;
   } catch (error) {
     return name + ": " + error.message;
   }
