@@ -111,11 +111,6 @@ class PrefixIndex(Generic[V]):
         found.reverse()
         return found
 
-    def longest(self, key: bytes) -> Match[V] | None:
-        """The longest entry that is a prefix of `key`."""
-        matches = self.matches(key)
-        return matches[0] if matches else None
-
     def n_common(self, key: bytes) -> int:
         """How many tokens of `key` are the prefix of some entry, whatever comes after."""
         n_tokens = 0

@@ -189,7 +189,8 @@ class EngineHandle:
             lane = self._lanes.pop(attempt)
             if attempt.in_flight is not None:
                 self.last_texts[lane] = LastText(attempt.in_flight.prompt, tuple(attempt.in_flight.tokens))
-                self._note_ended(attempt.id, attempt.in_flight)
+                if not attempt.is_reading:
+                    self._note_ended(attempt.id, attempt.in_flight)
             self._abort(self._reservations.pop(attempt.id, {}))
 
     def post(self, command: Command) -> None:
@@ -326,7 +327,7 @@ class EngineHandle:
             return None
         if self.is_parked or self._leaves_gaps(in_flight):
             return None
-        ended = self._texts.longest_ended(in_flight.key)
+        ended = self._texts.longest_ended(in_flight.key, self.n_held(in_flight))
         slot = None if self.slots is None else self.slots.longest(in_flight.key, time.monotonic())
         n_tokens = max(ended.n_tokens if ended else 0, slot.n_tokens if slot else 0)
         if n_tokens == 0:

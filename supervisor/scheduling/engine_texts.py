@@ -60,7 +60,12 @@ class EngineTexts:
                 n_held = common_tokens(key, other) // PAGE_TOKENS * PAGE_TOKENS
         return n_held
 
-    def longest_ended(self, key: bytes) -> Match[int] | None:
-        """The request with the longest text that is a beginning of `key`."""
-        found = [Match(len(text) // TOKEN_BYTES, request) for text, request in self._ended if key.startswith(text)]
+    def longest_ended(self, key: bytes, n_held: int) -> Match[int] | None:
+        """The request with the longest text that is a beginning of `key`, of which so many tokens are held."""
+        n_most = (n_held + PAGE_TOKENS) * TOKEN_BYTES - 1  # the rest of a page is not reported
+        found = [
+            Match(len(text) // TOKEN_BYTES, request)
+            for text, request in self._ended
+            if len(text) <= n_most and key.startswith(text)
+        ]
         return max(found, default=None)

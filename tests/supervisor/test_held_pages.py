@@ -98,9 +98,12 @@ def test_the_longest_text_of_a_request_that_ended_lately() -> None:
     texts = EngineTexts(ENGINES[0], HeldPages())
     for number in range(70):
         texts.note_ended(text(number, 100 + number), number)
-    assert texts.longest_ended(text(69, 300)) == (169, 69)
-    assert texts.longest_ended(text(2, 300)) is None, "the engine has forgotten it"
+    assert texts.longest_ended(text(69, 300), 256) == (169, 69)
+    assert texts.longest_ended(text(2, 300), 256) is None, "the engine has forgotten it"
     texts.note_ended(text(69, 120), 70)
-    assert texts.longest_ended(text(69, 300)) == (169, 69)
+    assert texts.longest_ended(text(69, 300), 256) == (169, 69)
+    assert texts.longest_ended(text(69, 300), 128) == (169, 69)
+    assert texts.longest_ended(text(69, 300), 64) == (120, 70), "the end of the longer one has left memory"
+    assert texts.longest_ended(text(69, 300), 0) is None
     texts.clear()
-    assert texts.longest_ended(text(69, 300)) is None
+    assert texts.longest_ended(text(69, 300), 256) is None

@@ -15,6 +15,8 @@ import pytest
 
 from luce.supervisor import GenerateRequest, Supervisor, SupervisorConfig
 from luce.supervisor.engine.image_file import ImageFile
+from luce.supervisor.prefix_cache.page_names import page_names
+from luce.supervisor.prefix_cache.prefix_index import pack
 from luce.supervisor.requests import PromptImage, TextSalt
 from luce.supervisor.scheduling.prices import EnginePrices, first_move_price
 from luce.supervisor.scheduling.router import Way, cheapest
@@ -152,6 +154,31 @@ async def test_a_text_that_is_sooner_read_is_not_moved(
         got = await collect(supervisor, request(prompt_ids=second_turn(first)))
         assert got.end.n_reused == 0
         assert supervisor.status().n_moves == 0
+
+
+async def test_a_text_that_has_left_memory_is_not_asked_of_the_engine_that_had_it(
+    two_engines: SupervisorConfig,
+) -> None:
+    async with Supervisor(two_engines) as supervisor:
+        first, _ = await asyncio.gather(
+            collect(supervisor, request(prompt_ids=TEXT, max_tokens=40)),
+            collect(supervisor, request(prompt_ids=OTHER)),
+        )
+        held, info = supervisor.watch_pages(), supervisor.status().engines[0].info
+        listing, _ = await supervisor.texts()
+        assert listing is not None
+        assert info is not None
+        names = list(page_names(pack(TEXT), info.identity))
+        await until(lambda: held.n_first("engine 0", names) == len(names), "the engine reports it")
+        await supervisor.forget_text(0, listing.runs[0].page)
+        await until(lambda: held.n_first("engine 0", names) == 0, "the engine reports that it is gone")
+        running, began = await first_token(supervisor, request(prompt_ids=OTHER[::-1], max_tokens=5000))
+        await began.wait()
+        assert [engine.n_running for engine in supervisor.status().engines] == [1, 0]
+        got = await collect(supervisor, request(prompt_ids=second_turn(first)))
+        running.cancel()
+        assert got.end.n_reused == 0
+        assert (supervisor.status().n_moves, supervisor.status().n_failed_moves) == (0, 0)
 
 
 def test_what_is_cheapest() -> None:

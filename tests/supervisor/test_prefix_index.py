@@ -34,7 +34,6 @@ def test_it_answers_as_a_list_would(changes: list[tuple[bool, bytes]], asked: li
     for key in [*asked, *model]:
         expected = [Match(len(entry) // 4, value) for entry, value in model.items() if key.startswith(entry)]
         assert index.matches(key) == sorted(expected, reverse=True)
-        assert index.longest(key) == max(expected, default=None)
         assert index.get(key) == model.get(key)
         assert index.n_common(key) == max((n_common(key, entry) for entry in model), default=0)
     for key in model:
@@ -56,8 +55,8 @@ def test_a_long_text_is_exact_to_the_token() -> None:
     index.insert(pack(text[:70_001]), "long")
     index.insert(pack(text[:333]), "short")
     parted = [*text[:70_000], 5, 6]
-    assert index.longest(pack(text)) == (70_001, "long")
-    assert index.longest(pack(parted)) == (333, "short")
+    assert index.matches(pack(text)) == [(70_001, "long"), (333, "short")]
+    assert index.matches(pack(parted)) == [(333, "short")]
     assert index.n_common(pack(parted)) == 70_000
 
 
