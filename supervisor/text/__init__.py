@@ -15,7 +15,6 @@ from luce.supervisor.text.answer import (
 )
 from luce.supervisor.text.chat import (
     ChatMessage,
-    ChatTools,
     Delimiter,
     MessageMark,
     RenderedChat,
@@ -41,7 +40,6 @@ __all__ = [
     "AnswerParser",
     "BadRequestError",
     "ChatMessage",
-    "ChatTools",
     "ClosedError",
     "ContentDelta",
     "Delimiter",

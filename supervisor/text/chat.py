@@ -14,32 +14,16 @@ from typing import Any, Literal, NamedTuple
 
 from luce.supervisor.text.errors import BadRequestError
 from luce.supervisor.text.image_markers import MARKER_BYTES, MARKER_PREFIX
-from luce.supervisor.text.library import ChatHandle, MessageHandle, ModelHandle, encode_text, load_library
+from luce.supervisor.text.library import ChatHandle, MessageHandle, encode_text, load_library
 
 
 class ChatMessage(dict[str, Any]):
-    """A message that nobody changes any more: a model reads it once, however often it is rendered."""
-
-    def __init__(self, message: Mapping[str, Any]) -> None:
-        super().__init__(message)
-        self._opened: tuple[ModelHandle, str, MessageHandle] | None = None  # the latest
-
-    def opened(self, model: ModelHandle, salt: str) -> MessageHandle:
-        """`salt`: as request_json's `cache_salt`."""
-        if (known := self._opened) is not None and known[0] is model and known[1] == salt:
-            return known[2]
-        with model as handle:
-            opened = MessageHandle(model.library, handle, encode_message(self), salt.encode())
-        self._opened = (model, salt, opened)
-        return opened
-
-
-class ChatTools(list[Mapping[str, Any]]):
-    """Tools that nobody changes any more: they are encoded once."""
+    """A message that nobody changes any more: the library reads it once, however often it is rendered."""
 
     @cached_property
-    def encoded(self) -> bytes:
-        return encode_json(list(self))
+    def handle(self) -> MessageHandle:
+        """Raises BadRequestError."""
+        return MessageHandle(load_library(), encode_message(self))
 
 
 TriggerKind = Literal["word", "pattern", "full", "token"]
@@ -102,12 +86,6 @@ class RenderedChat:
     delimiters: tuple[Delimiter, ...]
     marks: tuple[MessageMark, ...]
     text_spans: tuple[tuple[int, int], ...]
-    rendered_whole: str
-    """Why the template renders all of each conversation, also what it has rendered before; empty: it does not."""
-    serial: int
-    """No other's."""
-    earlier: tuple[int, int, int]
-    """Another one's serial, and how many bytes and ids of that one's prompt this one begins with; 0: none is known."""
     handle: ChatHandle = field(repr=False, compare=False)
 
     @cached_property
@@ -146,9 +124,6 @@ class RenderedChat:
             ),
             marks=tuple(map(MessageMark, marks[0::3], marks[1::3], map(_ROLES.__getitem__, marks[2::3]))),
             text_spans=tuple((begin, end) for begin, end in values["text_spans"]),
-            rendered_whole=values["rendered_whole"],
-            serial=values["serial"],
-            earlier=tuple(values["earlier"]),
             handle=handle,
         )
 
@@ -194,9 +169,7 @@ def request_json(
     OpenAI's chat completions. `has_images`: markers in their texts (image_markers.py) stand for images. `cache_salt`:
     what was read and tokenised before is known again for the same one only."""
     encoded = list(map(encode_message, messages))
-    encoded_tools = b""
-    if tools is not None:
-        encoded_tools = tools.encoded if isinstance(tools, ChatTools) else encode_json(list(tools))
+    encoded_tools = b"" if tools is None else encode_json(list(tools))
     request = encode_json(
         {
             "message_bytes": list(map(len, encoded)),

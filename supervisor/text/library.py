@@ -28,7 +28,7 @@ from luce.supervisor.text.errors import (
 )
 
 LIBRARY_VARIABLE = "LUCE_TEXT_LIBRARY"
-ABI_VERSION = 8
+ABI_VERSION = 9
 
 _ERRORS: dict[int, type[TextError]] = {
     1: BadRequestError,
@@ -57,7 +57,7 @@ _CALLS: dict[str, list[Any]] = {
     "tokenize": [_HANDLE, _TEXT, _SIZE, ctypes.c_int, ctypes.c_int, _OUT, _OUT_SIZE],
     "piece": [_HANDLE, ctypes.c_int32, ctypes.c_int, _OUT, _OUT_SIZE],
     "detokenize": [_HANDLE, ctypes.POINTER(ctypes.c_int32), _SIZE, ctypes.c_int, ctypes.c_int, _OUT, _OUT_SIZE],
-    "message_open": [_HANDLE, _TEXT, _SIZE, _TEXT, _SIZE, _OUT],
+    "message_open": [_TEXT, _SIZE, _OUT],
     "render": [_HANDLE, _HANDLE, _SIZE, _TEXT, _SIZE, _TEXT, _SIZE, _OUT, _OUT],
     "chat_prompt": [_HANDLE, _OUT, _OUT_SIZE],
     "chat_tokens": [_HANDLE, _OUT, _OUT_SIZE],
@@ -229,8 +229,8 @@ class MessageHandle:
 
     __slots__ = ("_library", "handle")
 
-    def __init__(self, library: Library, model: int, encoded: bytes, salt: bytes) -> None:
-        self.handle = library.handle_of("message_open", model, encoded, len(encoded), salt, len(salt))
+    def __init__(self, library: Library, encoded: bytes) -> None:
+        self.handle = library.handle_of("message_open", encoded, len(encoded))
         self._library = library
 
     def __del__(self) -> None:

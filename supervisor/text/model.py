@@ -154,7 +154,7 @@ class TextModel:
             has_images=has_images,
             cache_salt=cache_salt,
         )
-        return self.render_json(request, texts, [message.opened(self._model, cache_salt) for message in known])
+        return self.render_json(request, texts, [message.handle for message in known])
 
     def render_json(self, request: bytes, texts: bytes = b"", first: Sequence[MessageHandle] = ()) -> RenderedChat:
         """The same for a request that is JSON already, and texts beside it (luce_text.h describes them). `first`:

@@ -22,57 +22,11 @@ namespace luce::llama {
 
 namespace {
 
-// As the template sees them; null where one depends on the others, or the last one is gone on with.
-jinja::value message_values(const ChatTemplate& chat_template, const ChatRequest& request) {
-    if (request.continue_final_message != COMMON_CHAT_CONTINUATION_NONE) {
-        return nullptr;
-    }
-    const auto values = jinja::mk_val<jinja::value_array>();
-    for (const RequestMessagePtr& message : request.read) {
-        values->push_back(message->template_value(*chat_template.templates(), !request.tools.empty()));
-        if (values->as_array().back()->is_none()) {
-            return nullptr;
-        }
-    }
-    return values;
-}
-
 common_chat_templates_inputs with_messages(common_chat_templates_inputs inputs, const ChatRequest& request) {
     for (const RequestMessagePtr& message : request.read) {
         inputs.messages.push_back(message->chat_msg());
     }
     return inputs;
-}
-
-struct Applied {
-    common_chat_params params;  // without the prompt
-    std::shared_ptr<const std::string> prompt;
-};
-
-Applied applied(common_chat_params params) {
-    auto prompt = std::make_shared<const std::string>(std::move(params.prompt));
-    return {std::move(params), std::move(prompt)};
-}
-
-// With what is known of earlier prompts.
-Applied apply_known(const ChatTemplate& chat_template, const ChatRequest& request,
-                    common_chat_templates_inputs inputs) {
-    inputs.message_values = message_values(chat_template, request);
-    const bool has_values = inputs.message_values != nullptr;
-    if (!has_values) {
-        inputs = with_messages(std::move(inputs), request);
-    }
-    // What looks at the messages may look at the prompt as well.
-    for (const bool has_marks : {has_values, false}) {
-        RenderingMemory memory(chat_template.memory());
-        inputs.memory = &memory;
-        if (has_marks) memory.loops().allow();
-        common_chat_params params = common_chat_templates_apply(chat_template.templates(), inputs);
-        if (auto prompt = memory.loops().restored(std::move(params.prompt)); prompt != nullptr) {
-            return {std::move(params), std::move(prompt)};
-        }
-    }
-    throw std::logic_error("a prompt without marks is always one");
 }
 
 // While it lives, this thread's grammars and parsers are made of other schemas than the template shows.
@@ -85,18 +39,11 @@ public:
 };
 
 // `inputs`: what the template sees of the request, without the messages.
-Applied apply(const ChatTemplate& chat_template, const ChatRequest& request,
-              const common_chat_templates_inputs& inputs) {
+common_chat_params apply(const ChatTemplate& chat_template, const ChatRequest& request,
+                         const common_chat_templates_inputs& inputs) {
     const EnforcedSchemas enforced([&](const common_json& shown) { return request.offered->enforced(shown.dump()); });
     try {
-        if (chat_template.memory().is_in_use()) {
-            try {
-                return apply_known(chat_template, request, inputs);
-            } catch (const jinja::frozen_exception&) {
-                chat_template.memory().give_up("it changes the messages or tools that it is given");
-            }
-        }
-        return applied(common_chat_templates_apply(chat_template.templates(), with_messages(inputs, request)));
+        return common_chat_templates_apply(chat_template.templates(), with_messages(inputs, request));
     } catch (const std::exception& e) {
         throw TextFailure(LUCE_TEXT_BAD_TEMPLATE, std::string("the chat template refuses the request: ") + e.what());
     }
@@ -128,12 +75,11 @@ void tokenize(const ChatRequest& request, const common_chat_templates_inputs& in
     };
     // The text changes under us only when the template prints the time and a second or a day has just ended.
     for (int attempts_left = 3;; --attempts_left) {
-        Applied applied = apply(chat_template, request, inputs);
-        chat.params = std::move(applied.params);
+        chat.params = apply(chat_template, request, inputs);
         const std::shared_ptr<const SpecialText> special = special_text(chat_template, chat.params);
         auto marks = is_plain(request, *special)
                          ? TextMarks()
-                         : mark_text(with_messages(inputs, request), *applied.prompt, *special, render);
+                         : mark_text(with_messages(inputs, request), chat.params.prompt, *special, render);
         if (!marks && attempts_left > 0) {
             continue;
         }
@@ -141,11 +87,11 @@ void tokenize(const ChatRequest& request, const common_chat_templates_inputs& in
             throw TextFailure(LUCE_TEXT_BAD_TEMPLATE, "the chat template gives another prompt each time");
         }
         chat.text = std::move(*marks);
-        chat.prompt = tokenize_prompt(chat_template.vocabulary(), {chat_template.texts(), request.cache_salt},
-                                      chat_template.prompts(), *special, std::move(applied.prompt), chat.text.spans,
-                                      request.markers);
-        chat.marks =
-            find_message_marks(chat_template.vocabulary(), *special, *chat.prompt, chat.params.message_delimiters);
+        chat.prompt = std::move(chat.params.prompt);
+        chat.tokens = tokenize_prompt(chat_template.vocabulary(), {chat_template.texts(), request.cache_salt}, *special,
+                                      chat.prompt, chat.text.spans, request.markers);
+        chat.marks = find_message_marks(chat_template.vocabulary(), *special, chat.prompt, chat.tokens,
+                                        chat.params.message_delimiters);
         return;
     }
 }
@@ -173,8 +119,8 @@ void constrain_to_call_or_schema(const ChatRequest& inputs, const std::string& o
     calling.tool_choice = COMMON_CHAT_TOOL_CHOICE_REQUIRED;
     common_chat_templates_inputs answering = inputs;
     answering.tool_choice = COMMON_CHAT_TOOL_CHOICE_NONE;
-    const std::string calls = apply(*chat.chat_template, inputs, calling).params.grammar;
-    const common_chat_params answer = apply(*chat.chat_template, inputs, answering).params;
+    const std::string calls = apply(*chat.chat_template, inputs, calling).grammar;
+    const common_chat_params answer = apply(*chat.chat_template, inputs, answering);
     std::string by_schema = answer.grammar;
     if (by_schema.empty()) {
         by_schema = grammar_after(chat.params.generation_prompt, own);
@@ -190,7 +136,7 @@ void constrain_to_call_or_schema(const ChatRequest& inputs, const std::string& o
 void constrain_to_tool(const ChatRequest& request, common_chat_templates_inputs inputs, RenderedChat& chat) {
     std::erase_if(inputs.tools, [&](const common_chat_tool& tool) { return tool.name != request.chosen_tool; });
     inputs.parallel_tool_calls = false;
-    chat.params = apply(*chat.chat_template, request, inputs).params;
+    chat.params = apply(*chat.chat_template, request, inputs);
 }
 
 void resolve_sampling(RenderedChat& chat) {
@@ -243,8 +189,7 @@ common_json delimiters_json(const RenderedChat& chat) {
 std::shared_ptr<const RenderedChat> render_chat(std::shared_ptr<const ChatTemplate> chat_template,
                                                 std::vector<RequestMessagePtr> first, std::string_view request_json,
                                                 std::string_view texts) {
-    const ChatRequest inputs =
-        parse_chat_request(std::move(first), request_json, texts, chat_template->messages(), chat_template->tools());
+    const ChatRequest inputs = parse_chat_request(std::move(first), request_json, texts, chat_template->tools());
     const std::string constraint = own_grammar(inputs);
     const bool may_call = !inputs.tools.empty() && inputs.tool_choice != COMMON_CHAT_TOOL_CHOICE_NONE;
     const bool must_call = may_call && inputs.tool_choice == COMMON_CHAT_TOOL_CHOICE_REQUIRED;
@@ -291,10 +236,6 @@ common_json to_json(const RenderedChat& chat) {
         {"thinking", thinking_json(chat)},
         {"delimiters", delimiters_json(chat)},
         {"text_spans", spans},
-        {"serial", chat.prompt->serial},
-        {"earlier", common_json::array(
-                        {chat.prompt->earlier.serial, chat.prompt->earlier.n_bytes, chat.prompt->earlier.n_tokens})},
-        {"rendered_whole", chat.chat_template->memory().given_up_for()},
     };
 }
 

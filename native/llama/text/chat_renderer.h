@@ -14,6 +14,7 @@
 
 #include "llama/text/chat_template.h"
 #include "llama/text/prompt_tokenizer.h"
+#include "llama/text/request_message.h"
 #include "llama/text/text_marking.h"
 
 namespace luce::llama {
@@ -32,7 +33,8 @@ struct RenderedChat {
     std::shared_ptr<const ChatTemplate> chat_template;
 
     common_chat_params params;  // without the prompt
-    std::shared_ptr<const KnownPrompt> prompt;
+    std::string prompt;
+    PromptTokens tokens;
     std::vector<MessageMark> marks;
     TextMarks text;
 

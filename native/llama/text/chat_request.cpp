@@ -51,19 +51,18 @@ std::string_view take_text(const common_json& size, std::string_view& texts) {
     return text;
 }
 
-std::vector<RequestMessagePtr> read_encoded(const common_json& sizes, std::string_view texts,
-                                            const MessageCache::Salted& known) {
+std::vector<RequestMessagePtr> read_encoded(const common_json& sizes, std::string_view texts) {
     std::vector<RequestMessagePtr> read;
     for (const common_json& size : sizes.is_array() ? sizes : common_json::array()) {
-        read.push_back(known.get(take_text(size, texts)));
+        read.push_back(read_message(take_text(size, texts)));
     }
     return read;
 }
 
-void read_messages(const common_json& body, std::string_view texts, MessageCache& known, ChatRequest& request) {
+void read_messages(const common_json& body, std::string_view texts, ChatRequest& request) {
     std::vector<RequestMessagePtr> read;
     if (body.contains("message_bytes")) {
-        read = read_encoded(body.at("message_bytes"), texts, {known, request.cache_salt});
+        read = read_encoded(body.at("message_bytes"), texts);
     } else if (body.contains("messages")) {
         read = read_listed(body.at("messages"));
     }
@@ -180,7 +179,7 @@ void read_ending(const common_json& body, ChatRequest& inputs) {
 }  // namespace
 
 ChatRequest parse_chat_request(std::vector<RequestMessagePtr> first, std::string_view json, std::string_view texts,
-                               MessageCache& known, ToolsCache& known_tools) {
+                               ToolsCache& known_tools) {
     const common_json body = parse_json(json, "the chat request");
     if (!body.is_object()) {
         refuse("the chat request must be an object with messages");
@@ -189,7 +188,7 @@ ChatRequest parse_chat_request(std::vector<RequestMessagePtr> first, std::string
     request.read = std::move(first);
     request.cache_salt = text(body, "cache_salt", "");
     request.offered = read_offered(body, texts, {known_tools, request.cache_salt});
-    read_messages(body, texts, known, request);
+    read_messages(body, texts, request);
     try {
         read_markers(body, request.markers);
         read_tools(body, request);

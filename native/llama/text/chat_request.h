@@ -26,6 +26,6 @@ struct ChatRequest : common_chat_templates_inputs {
 // first: messages that come before those of the request. texts: tools and messages, one behind the other (luce_text.h).
 // Throws TextFailure(BAD_ARGUMENT).
 ChatRequest parse_chat_request(std::vector<RequestMessagePtr> first, std::string_view json, std::string_view texts,
-                               MessageCache& known, ToolsCache& known_tools);
+                               ToolsCache& known_tools);
 
 }  // namespace luce::llama

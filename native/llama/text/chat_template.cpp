@@ -108,10 +108,7 @@ void check_parses(const char* source) {
 ChatTemplate::ChatTemplate(std::shared_ptr<const Vocabulary> vocabulary, const std::string& override_source)
     : vocabulary_(std::move(vocabulary)),
       texts_([this](std::string_view text) { return vocabulary_->tokenize(text, false, false); }, kMaxCachedBytes),
-      prompts_(kMaxCachedBytes),
-      messages_(read_message, kMaxCachedBytes),
-      tools_(read_request_tools, kMaxCachedBytes),
-      memory_(kMaxCachedBytes) {
+      tools_(read_request_tools, kMaxCachedBytes) {
     vocabulary_->text();
     if (override_source.empty()) {
         check_parses(llama_model_chat_template(vocabulary_->model(), nullptr));
@@ -149,14 +146,7 @@ common_json ChatTemplate::info() const {
         // A template may refuse the one-line conversation that this is asked with; it says nothing about thinking.
         supports_thinking = false;
     }
-    const common_json memory = {{"in_use", memory_.is_in_use()},
-                                {"turns_kept", memory_.n_kept()},
-                                {"turns_reused", memory_.n_reused()},
-                                {"turns_in_runs", memory_.n_in_runs()}};
-    return common_json{{"source", source()},
-                       {"capabilities", capabilities},
-                       {"supports_thinking", supports_thinking},
-                       {"memory", memory}};
+    return common_json{{"source", source()}, {"capabilities", capabilities}, {"supports_thinking", supports_thinking}};
 }
 
 }  // namespace luce::llama

@@ -9,11 +9,8 @@
 
 #include <chat.h>
 
-#include "llama/text/prompt_memory.h"
-#include "llama/text/request_message.h"
 #include "llama/text/request_tools.h"
 #include "llama/text/special_text.h"
-#include "llama/text/template_memory.h"
 #include "llama/text/token_cache.h"
 #include "llama/text/vocabulary.h"
 
@@ -28,24 +25,18 @@ public:
     const common_chat_templates* templates() const { return templates_.get(); }
     std::string source() const;
     TokenCache& texts() const { return texts_; }
-    PromptMemory& prompts() const { return prompts_; }
-    MessageCache& messages() const { return messages_; }
     ToolsCache& tools() const { return tools_; }
-    TemplateMemory& memory() const { return memory_; }
     // As the requests' frames are mostly the same, the last one's is kept: the whole vocabulary is looked through.
     std::shared_ptr<const SpecialText> special_text(const std::vector<std::string>& frame) const;
 
-    // {"source", "capabilities", "supports_thinking", "memory"}
+    // {"source", "capabilities", "supports_thinking"}
     common_json info() const;
 
 private:
     std::shared_ptr<const Vocabulary> vocabulary_;
     common_chat_templates_ptr templates_;
     mutable TokenCache texts_;
-    mutable PromptMemory prompts_;
-    mutable MessageCache messages_;
     mutable ToolsCache tools_;
-    mutable TemplateMemory memory_;
     mutable std::mutex mutex_;
     mutable std::vector<std::string> frame_;
     mutable std::shared_ptr<const SpecialText> special_text_;  // of frame_

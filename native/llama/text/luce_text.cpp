@@ -204,12 +204,10 @@ luce_text_status luce_text_detokenize(const luce_text_model* model, const int32_
     });
 }
 
-luce_text_status luce_text_message_open(const luce_text_model* model, const char* bytes, size_t n_bytes,
-                                        const char* salt, size_t n_salt, luce_text_message** message, char** error) {
+luce_text_status luce_text_message_open(const char* bytes, size_t n_bytes, luce_text_message** message, char** error) {
     return guarded(error, [&] {
-        require(model, message);
-        MessageCache& known = model->chat_template()->messages();
-        *message = new luce_text_message{known.get(view(bytes, n_bytes), view(salt, n_salt))};
+        require(message);
+        *message = new luce_text_message{read_message(view(bytes, n_bytes))};
     });
 }
 
@@ -237,16 +235,16 @@ luce_text_status luce_text_render(const luce_text_model* model, const luce_text_
 luce_text_status luce_text_chat_prompt(const luce_text_chat* chat, const char** bytes, size_t* n_bytes, char** error) {
     return guarded(error, [&] {
         require(chat, bytes, n_bytes);
-        *bytes = chat->chat->prompt->text->data();
-        *n_bytes = chat->chat->prompt->text->size();
+        *bytes = chat->chat->prompt.data();
+        *n_bytes = chat->chat->prompt.size();
     });
 }
 
 luce_text_status luce_text_chat_tokens(const luce_text_chat* chat, const int32_t** ids, size_t* n_ids, char** error) {
     return guarded(error, [&] {
         require(chat, ids, n_ids);
-        *ids = chat->chat->prompt->tokens.ids.data();
-        *n_ids = chat->chat->prompt->tokens.ids.size();
+        *ids = chat->chat->tokens.ids.data();
+        *n_ids = chat->chat->tokens.ids.size();
     });
 }
 

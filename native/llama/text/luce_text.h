@@ -19,7 +19,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define LUCE_TEXT_ABI_VERSION 8
+#define LUCE_TEXT_ABI_VERSION 9
 
 #if defined(_WIN32)
 #define LUCE_TEXT_API __declspec(dllexport)
@@ -60,9 +60,7 @@ LUCE_TEXT_API void luce_text_model_close(luce_text_model* model);
  * [{"id", "text", "kind": "control" | "user_defined" | "unknown"}]} */
 LUCE_TEXT_API luce_text_status luce_text_model_info(const luce_text_model* model, char** json, char** error);
 
-/* {"source", "capabilities": {name: bool}, "supports_thinking", "memory": {"in_use", "turns_kept", "turns_reused",
-   "turns_in_runs"}}: analyses the template on first use. `memory`: of turns of its loops; not in use once the template
-   has changed what it was given. */
+/* {"source", "capabilities": {name: bool}, "supports_thinking"}: analyses the template on first use. */
 LUCE_TEXT_API luce_text_status luce_text_template_info(const luce_text_model* model, char** json, char** error);
 
 /* The attribute bits (llama_token_attr) of every token. */
@@ -79,11 +77,9 @@ LUCE_TEXT_API luce_text_status luce_text_detokenize(const luce_text_model* model
                                                     int remove_special, int unparse_special, char** bytes,
                                                     size_t* n_bytes, char** error);
 
-/* One message of a chat, read: for any number of requests to the same model. JSON, and behind a line's end the content
- * as it is, if it is a text. What came before with the same salt is not read again: who takes longer over what others
- * have sent learns that they have. */
-LUCE_TEXT_API luce_text_status luce_text_message_open(const luce_text_model* model, const char* bytes, size_t n_bytes,
-                                                      const char* salt, size_t n_salt, luce_text_message** message,
+/* One message of a chat, read: for any number of requests. JSON, and behind a line's end the content as it is, if it
+ * is a text. */
+LUCE_TEXT_API luce_text_status luce_text_message_open(const char* bytes, size_t n_bytes, luce_text_message** message,
                                                       char** error);
 LUCE_TEXT_API void luce_text_message_close(luce_text_message* message);
 
@@ -94,15 +90,14 @@ LUCE_TEXT_API void luce_text_message_close(luce_text_message* message);
  *      what begins with the prefix and is so long stands for an image; number k of them is the id n_vocab + k. And in
  *      place of "messages" "message_bytes": [n]: the messages stand in `texts`, one behind the other, so long each:
  * JSON, and behind a line's end the content as it is, if it is a text. In place of "tools" "tools_bytes": n: they stand
- * before the messages there, as JSON. What came before is then not read again, unless
- * it came with another "cache_salt" (a text): who takes longer over what others have sent learns that they have. Out:
+ * before the messages there, as JSON. Such tools are not read again, nor texts of the prompt tokenised again, if they
+ * came before with the same "cache_salt" (a text): who takes longer over what others have sent learns that they have.
+ * Out:
  * {"format", "grammar", "grammar_lazy", "triggers": [{"type": "word" | "pattern" | "full" | "token", "value",
  * "token"}], "preserved": [id], "generation_prompt", "additional_stops": [text], "thinking": {"supported", "start",
  * "ends": [text], "start_tokens": [id], "ends_tokens": [[id]]}, "delimiters": [{"role", "text", "tokens"}],
  * "text_spans":
- * [[begin, end]] (bytes of the prompt that spell a special token but came from a message), "serial": the prompt's own,
- * "earlier": [serial, n_bytes, n_tokens] (it begins with so much of that earlier prompt; serial 0: of none is known),
- * "rendered_whole": why nothing of earlier renderings is used for this template; "" where it is} */
+ * [[begin, end]] (bytes of the prompt that spell a special token but came from a message)} */
 LUCE_TEXT_API luce_text_status luce_text_render(const luce_text_model* model, const luce_text_message* const* first,
                                                 size_t n_first, const char* json, size_t n_json, const char* texts,
                                                 size_t n_texts, luce_text_chat** chat, char** rendered, char** error);

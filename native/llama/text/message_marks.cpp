@@ -65,15 +65,15 @@ size_t byte_of(const Vocabulary& vocabulary, const PromptTokens& tokens, size_t 
 
 // Delimiters without a special token are found as llama.cpp does it, as a row of ids. One that does not stand where the
 // pieces before it say, since the vocabulary adds or drops white space, is no mark.
-void add_plain(const Vocabulary& vocabulary, const Delimiters& delimiters, const KnownPrompt& known,
-               std::map<size_t, MessageMark>& marks) {
+void add_plain(const Vocabulary& vocabulary, const Delimiters& delimiters, std::string_view prompt,
+               const PromptTokens& tokens, std::map<size_t, MessageMark>& marks) {
     common_chat_msg_delimiters plain;
     plain.delimiters = delimiters;
     plain.tokenize(vocabulary.text());
     std::erase_if(plain.delimiters, [](const auto& delimiter) { return delimiter.tokens.empty(); });
-    for (const common_chat_msg_span& span : plain.split(known.tokens.ids).spans) {
-        const size_t byte = byte_of(vocabulary, known.tokens, span.pos);
-        if (byte <= known.text->size() && longest_at(delimiters, *known.text, byte) != nullptr) {
+    for (const common_chat_msg_span& span : plain.split(tokens.ids).spans) {
+        const size_t byte = byte_of(vocabulary, tokens, span.pos);
+        if (byte <= prompt.size() && longest_at(delimiters, prompt, byte) != nullptr) {
             marks.emplace(span.pos, MessageMark{span.pos, byte, role_of(span.role)});
         }
     }
@@ -82,9 +82,8 @@ void add_plain(const Vocabulary& vocabulary, const Delimiters& delimiters, const
 }  // namespace
 
 std::vector<MessageMark> find_message_marks(const Vocabulary& vocabulary, const SpecialText& special,
-                                            const KnownPrompt& known, const common_chat_msg_delimiters& delimiters) {
-    const std::string_view prompt = *known.text;
-    const PromptTokens& tokens = known.tokens;
+                                            std::string_view prompt, const PromptTokens& tokens,
+                                            const common_chat_msg_delimiters& delimiters) {
     std::map<llama_token, Delimiters> by_lead;
     for (const common_chat_msg_delimiter& delimiter : delimiters.delimiters) {
         by_lead[special.leading_structural(delimiter.delimiter)].push_back(delimiter);
@@ -102,7 +101,7 @@ std::vector<MessageMark> find_message_marks(const Vocabulary& vocabulary, const 
         marks.emplace(anchor.token, MessageMark{anchor.token, anchor.byte, role});
     }
     if (by_lead.count(LLAMA_TOKEN_NULL) > 0) {
-        add_plain(vocabulary, by_lead[LLAMA_TOKEN_NULL], known, marks);
+        add_plain(vocabulary, by_lead[LLAMA_TOKEN_NULL], prompt, tokens, marks);
     }
     std::vector<MessageMark> ordered;
     for (auto& [token, mark] : marks) {

@@ -1,6 +1,7 @@
 // Where messages begin in a tokenised prompt. Knows nothing of how the prompt was rendered.
 #pragma once
 
+#include <string_view>
 #include <vector>
 
 #include "llama/text/chat_renderer.h"
@@ -9,6 +10,7 @@ namespace luce::llama {
 
 // In order, each token once.
 std::vector<MessageMark> find_message_marks(const Vocabulary& vocabulary, const SpecialText& special,
-                                            const KnownPrompt& known, const common_chat_msg_delimiters& delimiters);
+                                            std::string_view prompt, const PromptTokens& tokens,
+                                            const common_chat_msg_delimiters& delimiters);
 
 }  // namespace luce::llama

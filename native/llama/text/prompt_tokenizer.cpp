@@ -1,7 +1,6 @@
 // tokenize_prompt: see the header.
 #include "llama/text/prompt_tokenizer.h"
 
-#include <memory>
 #include <utility>
 
 namespace luce::llama {
@@ -95,48 +94,26 @@ private:
 
 }  // namespace
 
-std::shared_ptr<const KnownPrompt> tokenize_prompt(const Vocabulary& vocabulary, const TokenCache::Salted& texts,
-                                                   PromptMemory& prompts, const SpecialText& special,
-                                                   std::shared_ptr<const std::string> prompt,
-                                                   const std::vector<ByteSpan>& kept_as_text,
-                                                   const ImageMarkers& markers) {
-    PromptTokens tokens;
+PromptTokens tokenize_prompt(const Vocabulary& vocabulary, const TokenCache::Salted& texts, const SpecialText& special,
+                             std::string_view prompt, const std::vector<ByteSpan>& kept_as_text,
+                             const ImageMarkers& markers) {
     TextBetweenImages raw(vocabulary, texts, special, markers);
     const llama_vocab* vocab = vocabulary.text();
     const std::vector<llama_token> around = vocabulary.tokenize("", true, false);
     const bool has_first = llama_vocab_get_add_bos(vocab) || llama_vocab_type(vocab) == LLAMA_VOCAB_TYPE_WPM;
-    const size_t n_before = has_first && !around.empty() ? 1 : 0;
-    const bool is_plain = kept_as_text.empty() && markers.prefix.empty();
-    PromptMemory::Beginning known;
-    if (is_plain) known = prompts.find(texts.salt(), special.serial(), *prompt, 2 * special.longest());
-    size_t begin = 0;
-    KnownPrompt::Earlier begins_like;
-    if (known.known != nullptr) {
-        const PromptTokens& earlier = known.known->tokens;
-        const TokenAnchor& anchor = earlier.anchors[known.n_anchors];
-        begin = anchor.byte;
-        begins_like = {known.known->serial, begin, anchor.token};
-        tokens.ids.reserve(earlier.ids.size() + (prompt->size() - begin) / 2);
-        tokens.ids.assign(earlier.ids.begin(), earlier.ids.begin() + static_cast<std::ptrdiff_t>(anchor.token));
-        tokens.anchors.assign(earlier.anchors.begin(),
-                              earlier.anchors.begin() + static_cast<std::ptrdiff_t>(known.n_anchors));
-    } else {
-        tokens.ids.assign(around.begin(), around.begin() + static_cast<std::ptrdiff_t>(n_before));
-    }
-    const std::string_view rest = std::string_view(*prompt).substr(begin);
-    for (const Fragment& fragment : special.cut(rest, kept_as_text)) {
+    const auto behind = around.begin() + (has_first && !around.empty() ? 1 : 0);
+    PromptTokens tokens;
+    tokens.ids.assign(around.begin(), behind);
+    for (const Fragment& fragment : special.cut(prompt, kept_as_text)) {
         if (fragment.is_token()) {
-            tokens.anchors.push_back({begin + fragment.begin, tokens.ids.size(), fragment.id, fragment.stands_alone});
+            tokens.anchors.push_back({fragment.begin, tokens.ids.size(), fragment.id});
             tokens.ids.push_back(fragment.id);
         } else {
-            raw.append(rest.substr(fragment.begin, fragment.end - fragment.begin), begin + fragment.begin, tokens);
+            raw.append(prompt.substr(fragment.begin, fragment.end - fragment.begin), fragment.begin, tokens);
         }
     }
-    tokens.ids.insert(tokens.ids.end(), around.begin() + static_cast<std::ptrdiff_t>(n_before), around.end());
-    auto made = std::make_shared<const KnownPrompt>(std::string(texts.salt()), special.serial(), std::move(prompt),
-                                                    std::move(tokens), begins_like);
-    if (is_plain) prompts.keep(made, known);
-    return made;
+    tokens.ids.insert(tokens.ids.end(), behind, around.end());
+    return tokens;
 }
 
 }  // namespace luce::llama

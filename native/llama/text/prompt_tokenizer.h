@@ -3,12 +3,10 @@
 // Knows nothing of templates: it is told which bytes to keep as text.
 #pragma once
 
-#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "llama/text/prompt_memory.h"
 #include "llama/text/prompt_tokens.h"
 #include "llama/text/special_text.h"
 #include "llama/text/token_cache.h"
@@ -24,11 +22,9 @@ struct ImageMarkers {
 };
 
 // kept_as_text: in order, without overlaps.
-// texts: of vocabulary.tokenize(text, false, false). prompts: of the same vocabulary, with what is around them.
-std::shared_ptr<const KnownPrompt> tokenize_prompt(const Vocabulary& vocabulary, const TokenCache::Salted& texts,
-                                                   PromptMemory& prompts, const SpecialText& special,
-                                                   std::shared_ptr<const std::string> prompt,
-                                                   const std::vector<ByteSpan>& kept_as_text,
-                                                   const ImageMarkers& markers);
+// texts: of vocabulary.tokenize(text, false, false).
+PromptTokens tokenize_prompt(const Vocabulary& vocabulary, const TokenCache::Salted& texts, const SpecialText& special,
+                             std::string_view prompt, const std::vector<ByteSpan>& kept_as_text,
+                             const ImageMarkers& markers);
 
 }  // namespace luce::llama

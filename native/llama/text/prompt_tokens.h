@@ -13,7 +13,6 @@ struct TokenAnchor {
     size_t byte = 0;
     size_t token = 0;                   // index into ids
     llama_token id = LLAMA_TOKEN_NULL;  // the special token there, if it is one
-    bool stands_alone = false;          // and no other could stand in its place or in a part of it
 };
 
 struct PromptTokens {

@@ -7,7 +7,6 @@
 
 #include "llama/text/failure.h"
 #include "llama/text/json_text.h"
-#include "llama/text/template_values.h"
 #include "llama/text/text_marking.h"
 
 namespace luce::llama {
@@ -39,17 +38,6 @@ common_json without_nulls(const common_json& message) {
     return copy;
 }
 
-size_t n_bytes_of_strings(const common_chat_msg& message) {
-    size_t n = sizeof(RequestMessage) + message.content.size() + message.reasoning_content.size();
-    for (const common_chat_msg_content_part& part : message.content_parts) {
-        n += sizeof(part) + part.text.size();
-    }
-    for (const common_chat_tool_call& call : message.tool_calls) {
-        n += sizeof(call) + call.arguments.size();
-    }
-    return n;
-}
-
 }  // namespace
 
 RequestMessage::RequestMessage(const common_json& message) {
@@ -66,19 +54,6 @@ RequestMessage::RequestMessage(const common_json& message) {
             refuse("a tool call's arguments are nested too deeply");
         }
     }
-    n_bytes_ = 2 * n_bytes_of_strings(message_);
-}
-
-jinja::value RequestMessage::template_value(const common_chat_templates& templates, bool has_tools) const {
-    std::atomic<jinja::value>& known = template_values_[has_tools ? 1 : 0];
-    jinja::value value = known.load();
-    if (value == nullptr) {
-        value = frozen_value(common_chat_templates_message(&templates, message_, has_tools));
-        // Another thread may have been faster: all have the same one.
-        jinja::value other;
-        value = known.compare_exchange_strong(other, value) ? value : other;
-    }
-    return value;
 }
 
 bool RequestMessage::is_plain(const SpecialText& special) const {

@@ -145,8 +145,7 @@ std::vector<SpecialText::Candidate> SpecialText::candidates(std::string_view tex
 std::vector<Fragment> SpecialText::cut(std::string_view text, const std::vector<ByteSpan>& kept_as_text) const {
     RawText raw(text.size());
     std::vector<Fragment> fragments;
-    const std::vector<Candidate> all = candidates(text, [](const Entry&) { return true; });
-    for (const Candidate& candidate : all) {
+    for (const Candidate& candidate : candidates(text, [](const Entry&) { return true; })) {
         const Entry& entry = entries_[candidate.rank];
         const size_t begin = candidate.begin;
         const size_t end = begin + entry.text.size();
@@ -163,34 +162,14 @@ std::vector<Fragment> SpecialText::cut(std::string_view text, const std::vector<
             ++right_begin;
         }
         raw.take(stretch, left_end, right_begin);
-        fragments.push_back({begin, end, entry.id, false});
+        fragments.push_back({begin, end, entry.id});
     }
     for (const auto& [begin, end] : raw.stretches()) {
-        fragments.push_back({begin, end, LLAMA_TOKEN_NULL, false});
+        fragments.push_back({begin, end, LLAMA_TOKEN_NULL});
     }
     std::sort(fragments.begin(), fragments.end(),
               [](const Fragment& a, const Fragment& b) { return a.begin < b.begin; });
-    mark_lonely(all, fragments);
     return fragments;
-}
-
-void SpecialText::mark_lonely(std::vector<Candidate> candidates, std::vector<Fragment>& fragments) const {
-    std::ranges::sort(candidates, {}, &Candidate::begin);
-    const auto end_of = [this](const Candidate& candidate) {
-        return candidate.begin + entries_[candidate.rank].text.size();
-    };
-    auto fragment = fragments.begin();
-    size_t furthest = 0;  // end of those that begin earlier
-    for (size_t n = 0; n < candidates.size(); ++n) {
-        const size_t end = end_of(candidates[n]);
-        const bool is_alone =
-            candidates[n].begin >= furthest && (n + 1 == candidates.size() || candidates[n + 1].begin >= end);
-        furthest = std::max(furthest, end);
-        while (fragment != fragments.end() && (fragment->begin < candidates[n].begin || !fragment->is_token()))
-            ++fragment;
-        if (fragment == fragments.end()) return;
-        if (fragment->begin == candidates[n].begin) fragment->stands_alone = is_alone;
-    }
 }
 
 template <typename Wanted>

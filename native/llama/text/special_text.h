@@ -28,7 +28,6 @@ struct Fragment {
     size_t begin = 0;
     size_t end = 0;
     llama_token id = LLAMA_TOKEN_NULL;
-    bool stands_alone = false;  // no other special token is spelled with any byte of it
 
     bool is_token() const { return id != LLAMA_TOKEN_NULL; }
 };
@@ -56,8 +55,6 @@ public:
 
     // No other has the same.
     uint64_t serial() const { return serial_; }
-    // Bytes of the longest spelling, of either kind.
-    size_t longest() const { return entries_.empty() ? 0 : entries_.front().text.size(); }
 
     // The longest structural token whose spelling the text begins with.
     llama_token leading_structural(std::string_view text) const;
@@ -78,8 +75,6 @@ private:
 
     template <typename Wanted>
     std::vector<Candidate> candidates(std::string_view text, Wanted wanted) const;
-    // Says of the fragments, which are in order, whether they stand alone among the candidates.
-    void mark_lonely(std::vector<Candidate> candidates, std::vector<Fragment>& fragments) const;
 
     template <typename Wanted>
     std::vector<ByteSpan> spans(std::string_view text, Wanted wanted) const;

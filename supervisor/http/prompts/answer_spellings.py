@@ -12,7 +12,7 @@ stays so: what was read of it is in memory.
 An answer that went on from an assistant's message is joined to it: together they are the text in memory.
 
 The same conversation is the same messages before, in their canonical form, for the same client: no other client's
-answer is ever put in. What a message was found to be is kept (conversation_memo.py) and holds as long as the same
+answer is ever put in. What a message was found to be is kept (conversations.py) and holds as long as the same
 answers are known at its place. Knows messages; no template, no ids and no engine.
 """
 
@@ -26,13 +26,13 @@ from hashlib import blake2b
 from typing import Any
 
 from luce.supervisor.http.prompts.canonical_message import Defaults, defaults_of, heard, reasoning_of, said
-from luce.supervisor.http.prompts.conversation_memo import ConversationMemo, exact_bytes, exact_key
+from luce.supervisor.http.prompts.conversations import Conversation, Conversations, exact_bytes, exact_key
 from luce.supervisor.http.prompts.history.arguments import with_readable_arguments
 from luce.supervisor.http.prompts.message_normalizer import CLEARED_REASONING, content_texts, normalise_messages
 from luce.supervisor.http.prompts.templates.tool_history import RetoldMessage
 from luce.supervisor.text import ChatMessage
 
-_MEMO_BYTES = 64 << 20
+_CONVERSATIONS_BYTES = 64 << 20
 _ENTRY_BYTES = 1500  # beside an answer's texts, about
 _MAX_AT_ONE_PLACE = 16
 _OPEN_END = 4  # the last messages of a conversation, which its next turn may spell otherwise
@@ -70,6 +70,8 @@ class SpelledConversation:
     otherwise."""
     place: bytes
     """That of an answer to it."""
+    conversation: Conversation[Any]
+    """The record of it."""
     is_last_ours: bool
     """The last message is an answer that was given to those before it."""
 
@@ -112,7 +114,7 @@ class AnswerSpellings:
         self._max_bytes = max_bytes
         self._given: OrderedDict[bytes, tuple[GivenAnswer, ...]] = OrderedDict()
         self._lock = threading.Lock()
-        self._memo: ConversationMemo[_ReadMessage] = ConversationMemo(_MEMO_BYTES)
+        self._conversations: Conversations[_ReadMessage] = Conversations(_CONVERSATIONS_BYTES)
         self.n_bytes = 0
 
     def read(
@@ -131,7 +133,7 @@ class AnswerSpellings:
         owner = exact_bytes((client, defaults))
         assert owner is not None, "these are texts"
         keys = list(_keys(messages[: len(messages) - keeps_last]))
-        before, n_same = self._memo.find(owner, keys)
+        before, n_same = self._conversations.find(owner, keys)
         reads = [] if before is None else self._holding(before.values[:n_same])
         n_known = len(reads)
         for read in reads:
@@ -141,8 +143,8 @@ class AnswerSpellings:
             walk.go_on(read)
             reads.append(read)
         is_next = before is not None and n_known + _OPEN_END >= len(before.keys)
-        self._memo.keep(owner, keys, reads[: len(keys)], before if is_next else None)
-        return SpelledConversation(walk.messages, walk.answers, walk.place, bool(reads) and reads[-1].is_ours)
+        conversation = self._conversations.keep(owner, keys, reads[: len(keys)], before, is_next=is_next)
+        return SpelledConversation(walk.messages, walk.answers, walk.place, conversation, bool(reads) and reads[-1].is_ours)
 
     def _holding(self, reads: Sequence[_ReadMessage]) -> list[_ReadMessage]:
         """Those up to the first at whose place other answers are known by now."""

@@ -16,7 +16,7 @@ from typing import Any
 
 from luce.supervisor.http.errors import ApiError, ErrorKind
 from luce.supervisor.http.prompts.answer_request import ChatPrompt
-from luce.supervisor.http.prompts.conversation_memo import exact_bytes
+from luce.supervisor.http.prompts.conversations import exact_bytes
 from luce.supervisor.text.schemas import CompiledSchema, SchemaNote, compile_schema, is_type, rules_used
 
 logger = logging.getLogger("luce.http.answering")

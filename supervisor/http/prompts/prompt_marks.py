@@ -9,8 +9,6 @@ longer way for the next prompt. Pure: knows no template, no engine and no progra
 from __future__ import annotations
 
 import re
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -22,7 +20,6 @@ _MAX_HEAD = 16
 _MAX_INSERTS = 8
 _MIN_BLOCK_TOKENS = 32  # from one mark to the next: about what one more slice of a prompt costs
 _MIN_TOKENS = 8  # before what is likely to differ
-_MAX_CACHED = 64
 
 _SYSTEM = frozenset({"system", "developer"})
 
@@ -59,53 +56,42 @@ class PromptMark:
     offset: int
 
 
+@dataclass(frozen=True, slots=True)
+class PromptHead:
+    """A prompt up to the first answer: every turn of a conversation has it again."""
+
+    digest: bytes
+    marks: tuple[PromptMark, ...]
+
+
 class PromptMarks:
-    """Finds them. What is found of a head is kept, since every turn has it again. Any thread may use it."""
+    """Finds them. Any thread may use it."""
 
     def __init__(self, piece: Callable[[int], bytes]) -> None:
         """`piece`: a token's bytes in the prompt."""
         self._piece = piece
-        self._heads: OrderedDict[bytes, tuple[PromptMark, ...]] = OrderedDict()
-        self._lock = threading.Lock()
 
     def find(
         self,
         chat: RenderedChat,
         messages: Sequence[Mapping[str, Any]],
         tools: Sequence[Mapping[str, Any]] = (),
-        owner: str = "",
-    ) -> tuple[PromptMark, ...]:
-        """`messages` and `tools`: of which the prompt was rendered, contents as texts or as parts. `owner`: for whom
-        what is found is kept."""
+        known: PromptHead | None = None,
+    ) -> tuple[tuple[PromptMark, ...], PromptHead | None]:
+        """And the head, for the next turn. `messages` and `tools`: of which the prompt was rendered, contents as texts
+        or as parts. `known`: the head of the turn before."""
         if not chat.marks:
-            return ()
+            return (), known
         prompt = chat.prompt_bytes
         n_head = next((i for i, mark in enumerate(chat.marks) if i > 0 and mark.role in {"assistant", ""}), None)
         n_head = len(chat.marks) if n_head is None else n_head
         end = chat.marks[n_head].byte if n_head < len(chat.marks) else len(prompt)
-        head = self._head(chat, prompt[:end], n_head, messages, tools, owner)
-        return (*head, *self._inserts(chat, prompt, n_head, messages))
-
-    def _head(
-        self,
-        chat: RenderedChat,
-        head: bytes,
-        n_head: int,
-        messages: Sequence[Mapping[str, Any]],
-        tools: Sequence[Mapping[str, Any]],
-        owner: str,
-    ) -> tuple[PromptMark, ...]:
-        key = blake2b(owner.encode() + b"\0" + head, digest_size=16).digest()
-        with self._lock:
-            if (known := self._heads.get(key)) is not None:
-                self._heads.move_to_end(key)
-                return known
-        found = tuple(self._place(chat, n_head, head, _head_places(head, messages, tools)))
-        with self._lock:
-            self._heads[key] = found
-            while len(self._heads) > _MAX_CACHED:
-                self._heads.popitem(last=False)
-        return found
+        text = prompt[:end]
+        digest = blake2b(text, digest_size=16).digest()
+        if known is None or known.digest != digest:
+            places = _head_places(text, messages, tools)
+            known = PromptHead(digest, tuple(self._place(chat, n_head, text, places)))
+        return (*known.marks, *self._inserts(chat, prompt, n_head, messages)), known
 
     def _inserts(
         self, chat: RenderedChat, prompt: bytes, n_head: int, messages: Sequence[Mapping[str, Any]]

@@ -29,8 +29,7 @@ from luce.supervisor.http.prompts.enforced_schemas import (
 )
 from luce.supervisor.http.prompts.image_places import ImagePlaces
 from luce.supervisor.http.prompts.infill import Infill, NoInfillError, infill_prompt
-from luce.supervisor.http.prompts.known_tools import KnownTools, OfferedTools
-from luce.supervisor.http.prompts.message_normalizer import UnreadableContentError
+from luce.supervisor.http.prompts.message_normalizer import UnreadableContentError, normalise_tools
 from luce.supervisor.http.prompts.prompt_marks import PromptMarks
 from luce.supervisor.http.prompts.reading_ranges import ReadingRanges, reading_ranges
 from luce.supervisor.http.prompts.reasoning_history import ReasoningHistory
@@ -62,12 +61,18 @@ _TRIGGER_KINDS = {
 class _Held:
     """What an answer is held to: the tools that it may call, and the schema of the whole answer."""
 
-    tools: OfferedTools | None
+    tools: Sequence[EnforcedSchema]
     schema: EnforcedSchema | None
 
     def schemas(self, prompt: ChatPrompt) -> Sequence[EnforcedSchema]:
-        of_tools = callable_schemas(prompt, () if self.tools is None else self.tools.schemas)
-        return [*of_tools, *(() if self.schema is None else (self.schema,))]
+        return [*callable_schemas(prompt, self.tools), *(() if self.schema is None else (self.schema,))]
+
+    def shown_tools(self, prompt: ChatPrompt) -> list[dict[str, Any]] | None:
+        """As the template sees them, with what calls are held to."""
+        shown = normalise_tools(prompt.tools)
+        for tool, schema in zip(shown, self.tools, strict=True):
+            tool["function"]["enforced"] = schema.compiled.shape
+        return shown or None
 
 
 @dataclass(frozen=True)
@@ -124,7 +129,6 @@ class Renderer:
         self._marks = PromptMarks(model.prompt_piece)
         self._history = ReasoningHistory(model)
         self._schemas = EnforcedSchemas()
-        self._tools = KnownTools(self._schemas)
         self._said: set[str] = set()
 
     def prompt_text(self, prompt: ChatPrompt, owner: str, client: str) -> str:
@@ -156,17 +160,16 @@ class Renderer:
         spoken = self._spoken(prompt, owner or client)
         is_parallel = self._is_parallel(prompt)
         max_calls = _max_calls(prompt, is_parallel=is_parallel)
-        held = _Held(self._tools.read(prompt.tools, owner), self._schema(prompt))
+        held = _Held(self._schemas.of_tools(prompt.tools), self._schema(prompt))
         shown = self._shown(prompt, spoken, owner, held, has_images=bool(images), is_parallel=is_parallel)
         chat, answers = shown.chat, spoken.answers_in(shown.messages)
-        if chat.rendered_whole:
-            self._say_once(f"the chat template renders each conversation whole, old turns too: {chat.rendered_whole}")
         spliced = self._known.splice(chat, owner, [answer for answer, _ in answers])
         names = images_in(chat.prompt) if images else []
         placed = ImagePlaces(spliced.ids, self._model.n_vocab, names, images)
         differing = {number for number, (_, differs) in enumerate(answers) if differs}
         user_end = _user_end(shown, spoken.messages, spliced.places)
-        marks = self._marks.find(chat, prompt.messages, prompt.tools, owner)
+        record = spoken.conversation
+        marks, record.head = self._marks.find(chat, prompt.messages, prompt.tools, record.head)
         found = ((spliced.places[mark.message], mark.offset) for mark in marks)
         in_parts = parts_from is not None and len(spliced.ids) >= parts_from and not names
         constraint, notes = self._constraint(prompt, chat, held, max_calls)
@@ -288,7 +291,7 @@ class Renderer:
             choice = {"type": "function", "function": {"name": name}}
         return self._template.render(
             spoken.messages,
-            tools=None if held.tools is None else held.tools.shown,
+            tools=held.shown_tools(prompt),
             tool_choice=choice,
             parallel_tool_calls=is_parallel,
             json_schema=None if held.schema is None else held.schema.compiled.shape,

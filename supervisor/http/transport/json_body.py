@@ -209,6 +209,8 @@ def _has_long_number(text: str) -> bool:
 def _is_deep(value: Any) -> bool:
     level = [value] if isinstance(value, dict | list) else []
     for _ in range(MAX_DEPTH):
+        if not level:
+            return False
         level = [
             item
             for container in level

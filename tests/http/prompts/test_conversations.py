@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from luce.supervisor.http.errors import ApiError
 from luce.supervisor.http.prompts.answer_request import ChatPrompt
 from luce.supervisor.http.prompts.answer_spellings import AnswerSpellings
-from luce.supervisor.http.prompts.conversation_memo import ConversationMemo, exact_key
+from luce.supervisor.http.prompts.conversations import Conversations, exact_key
 from luce.supervisor.http.prompts.message_images import MessageImage, image_part
 from luce.supervisor.http.prompts.rendering import Rendered, Renderer
 from luce.supervisor.http.prompts.token_replay_cache import TokenReplayCache
@@ -64,11 +64,11 @@ class Server:
         self.known.keep(rendered.turn, ids, None, given)
 
 
-class ServerWithoutMemo(Server):
+class ServerWithoutRecords(Server):
     """It knows the same answers."""
 
     def render(self, prompt: ChatPrompt, owner: str, client: str) -> Rendered | str:
-        self.spellings._memo = ConversationMemo(0)
+        self.spellings._conversations = Conversations(0)
         for here in self.known._answers.values():
             for answer in here:
                 answer.shown_as = answer.unlike = None
@@ -156,10 +156,10 @@ HELLO: Message = {"role": "user", "content": "Hello"}
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(steps=st.lists(STEPS, min_size=2, max_size=6))
-def test_prompts_are_those_of_a_server_without_memo(
+def test_prompts_are_those_of_a_server_without_records(
     model: TextModel, forgetful: TextModel, steps: Sequence[Step]
 ) -> None:
-    ours, fresh = Server(model), ServerWithoutMemo(forgetful)
+    ours, fresh = Server(model), ServerWithoutRecords(forgetful)
     messages: list[Message] = []
     for step in steps:
         messages = after(messages, step)
@@ -218,18 +218,18 @@ def test_keys_tell_apart_what_python_takes_for_equal() -> None:
 def test_the_longest_unused_conversations_leave() -> None:
     def read(name: str) -> int:
         keys = [b"head", name.encode(), b"tail"]
-        before, n_known = memo.find(b"", keys)
-        memo.keep(b"", keys, [name] * len(keys), before if n_known == len(keys) else None)
+        before, n_known = known.find(b"", keys)
+        known.keep(b"", keys, [name] * len(keys), before, is_next=n_known == len(keys))
         return n_known
 
-    memo: ConversationMemo[str] = ConversationMemo(1 << 30)
+    known: Conversations[str] = Conversations(1 << 30)
     read("a")
-    memo = ConversationMemo(memo.n_bytes * 2)
+    known = Conversations(known.n_bytes * 2)
     assert [read(name) for name in "abab"] == [0, 1, 3, 3]
     assert read("c") == 1, "all begin with it"
-    assert memo.n_bytes == memo._max_bytes
-    assert [memo.find(b"", [b"head", name])[1] for name in (b"a", b"b", b"c")] == [1, 2, 2]
-    assert memo.find(b"other", [b"head"]) == (None, 0)
+    assert known.n_bytes == known._max_bytes
+    assert [known.find(b"", [b"head", name])[1] for name in (b"a", b"b", b"c")] == [1, 2, 2]
+    assert known.find(b"other", [b"head"]) == (None, 0)
 
 
 CALLED: Message = {"role": "assistant", "content": "I look.", "tool_calls": [call_of('{"a": 1}')]}
