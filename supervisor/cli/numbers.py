@@ -27,7 +27,7 @@ class Real(click.FloatRange):
         except OverflowError:
             rounded = math.inf
         if not math.isfinite(rounded):
-            self.fail(f"{value} is no number that the daemon can take: give a finite one", param, ctx)
+            self.fail(f"{value} is not a number that the daemon can take: give a finite one", param, ctx)
         return number
 
 

@@ -30,7 +30,7 @@ def byte_count(text: str) -> int:
     """A number of bytes, with K, M, G or T behind it for powers of 1024; 1.5G and 8 GiB are understood too."""
     match = _BYTES.fullmatch(text.strip())
     if match is None:
-        raise ValueError(f"{text!r} is no number of bytes: 1000, 64M or 8G, say")
+        raise ValueError(f"{text!r} is not a number of bytes (examples: 1000, 64M, 8G)")
     return int(Decimal(match[1]) * (1 << _SHIFTS.get(match[2].upper(), 0)))
 
 
@@ -38,7 +38,7 @@ def token_count(text: str) -> int:
     """A number of tokens, with K or M behind it for powers of 1024."""
     match = _TOKENS.fullmatch(text.strip())
     if match is None:
-        raise ValueError(f"{text!r} is no number of tokens: 4096 or 32K, say")
+        raise ValueError(f"{text!r} is not a number of tokens (examples: 4096, 32K)")
     return int(match[1]) << _SHIFTS.get(match[2].upper(), 0)
 
 
@@ -121,12 +121,12 @@ def _number(kind: type[int | float], text: str) -> object:
     try:
         return kind(text)
     except ValueError:
-        raise ValueError(f"{text!r} is no {'whole ' if kind is int else ''}number") from None
+        raise ValueError(f"{text!r} is not a {'whole ' if kind is int else ''}number") from None
 
 
 def _whole(item: object) -> int:
     if isinstance(item, bool) or not isinstance(item, int):
-        raise ValueError(f"{item!r} is no whole number")  # noqa: TRY004  the caller's file is wrong, not the code
+        raise ValueError(f"{item!r} is not a whole number")  # noqa: TRY004  the caller's file is wrong, not the code
     if item < 0:
         raise ValueError("it must be 0 or more")
     return item
@@ -134,7 +134,7 @@ def _whole(item: object) -> int:
 
 def _real(item: object) -> float:
     if isinstance(item, bool) or not isinstance(item, int | float) or not math.isfinite(item):
-        raise ValueError(f"{item!r} is no number")
+        raise ValueError(f"{item!r} is not a number")
     if item < 0:
         raise ValueError("it must be 0 or more")
     return float(item)
@@ -143,7 +143,7 @@ def _real(item: object) -> float:
 def _one_of(literal: Any, item: object) -> object:
     choices = get_args(literal)
     if item not in choices:
-        raise ValueError(f"{item!r} is none of {', '.join(choices)}")
+        raise ValueError(f"{item!r} is not one of {', '.join(choices)}")
     return item
 
 

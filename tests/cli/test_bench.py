@@ -102,7 +102,7 @@ def test_a_server_that_counts_no_tokens_is_of_no_use(run: Run) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--depths", "64,x"], b"'x' is no number of tokens"),
+        (["--depths", "64,x"], b"'x' is not a number of tokens"),
         (["--depths", "0"], b"0 is not in the range"),
         (["--url", "http://x", "--ctx", "5"], b"--ctx is for an engine of its own"),
         (["--url", "ftp://x"], b"is no address of a server"),

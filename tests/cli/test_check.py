@@ -90,7 +90,7 @@ def test_wrong_use_is_told(run: Run) -> None:
         (("--only", "restores"), b"'restores' is no check: they are reuse, restore, park"),
         (("--only", "park", "--skip", "park"), b"--only and --skip leave no check"),
         (("--lengths", "4K", "--ctx", "1024"), b"the context has 1,024 tokens"),
-        (("--lengths", "many"), b"is no number of tokens"),
+        (("--lengths", "many"), b"is not a number of tokens"),
     ):
         result = run("luce", "check", *arguments)
         assert (result.returncode, said in result.stderr) == (64, True), result

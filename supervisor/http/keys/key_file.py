@@ -86,7 +86,7 @@ def _key(file: Path, name: str, table: object) -> ApiKey:
 
 def _check_name(name: str) -> None:
     if not _NAME.fullmatch(name):
-        raise ConfigError(f"{name[:80]!r} is no name of a key: it has up to 64 letters, digits and . _ @ -")
+        raise ConfigError(f"{name[:80]!r} is not a valid name of a key: it has up to 64 letters, digits and . _ @ -")
     if _RESERVED.fullmatch(name):
         raise ConfigError(f"{name}: names like this one are those of keys without a name: choose another")
 

@@ -52,7 +52,7 @@ async def check_access(request: web.Request, handler: Handler) -> web.StreamResp
         if account is None:
             if is_page_wanted(request):
                 return page_response(request)  # people are asked for their key
-            text = "this server wants an API key, in `Authorization: Bearer KEY` or `x-api-key: KEY`"
+            text = "this server needs an API key, in `Authorization: Bearer KEY` or `x-api-key: KEY`"
             raise ApiError(ErrorKind.UNAUTHENTICATED, "invalid_api_key", text)
         request[CLIENT] = account.key.client
         request[KEY_ACCOUNT] = account

@@ -52,7 +52,7 @@ def test_a_key_and_its_limits(tmp_path: Path) -> None:
         (f"[alice]\n{HASH}\nmax_lanes = true", "alice.max_lanes: Input should be a valid integer"),
         (f"[alice]\n{HASH}\nmax_lane = 1", "alice.max_lane: Extra inputs are not permitted"),
         (f"[alice]\n{HASH}\n[bob]\n{HASH}", "alice and bob have one key"),
-        (f"['a b']\n{HASH}", "'a b' is no name of a key"),
+        (f"['a b']\n{HASH}", "'a b' is not a valid name of a key"),
         (f"[key-1]\n{HASH}", "names like this one"),
     ],
 )
