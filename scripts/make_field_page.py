@@ -17,38 +17,36 @@ FOLDER = Path(__file__).resolve().parents[1] / "docs" / "field"
 
 PAGE = """# Field reports
 
-Written by `scripts/make_field_page.py`. What luce-daemon does on machines of its users, with models of their choice,
-measured by `luce fieldtest`. Each row leads to its whole report.
+Reports of `luce fieldtest` from users' machines and models. Each row leads to its full report. Written by
+`scripts/make_field_page.py`.
 
 {table}
 
-| column | says |
+| column | meaning |
 |---|---|
-| load | from the start of `luce serve` until it answers, median |
-| prompt/s, decoded/s | tokens a second of the longest prompt that was measured, and of the answer behind it |
-| at once/s | tokens a second of several answers together |
-| agent reads | tokens that an agent's loop reads behind its first turn, against those that are new |
-| first token | of that loop's last turn: warm, and of the same prompt of which nothing is known |
-| drafts | how many times faster than without, by kind of text; without a GPU by processor time |
-| exact | checks of answers from memory, in lanes and with drafts against the same read from the start, alone |
+| load | time from the start of `luce serve` until it answers, median |
+| prompt/s, decoded/s | tokens per second of the longest prompt measured, and of the answer after it |
+| at once/s | tokens per second of several simultaneous answers |
+| agent reads | tokens that an agent's loop reads after its first turn / tokens that are new |
+| first token | of that loop's last turn: warm / without a cache |
+| drafts | speed with drafts / without, by kind of text; without a GPU by CPU time |
+| exact | answers from the cache, in lanes and with drafts, compared with the same computed from the start, alone |
 
-Figures of different rows differ by model, machine and what else the machine did: a report says all three.
+Figures of different rows depend on model, machine and the machine's other work; each report states all three.
 
 ## Send yours
 
     luce fieldtest --model m.gguf --note "nothing else ran"
 
-1. Give it the options that you serve with, and leave the machine alone meanwhile: it says how long.
-2. Read the two files that it writes. They have the model's file name, and no name of a user or machine, no path, no
-   address and no serial number.
+1. Use the options that you serve with, and do not use the machine meanwhile. The command estimates the time.
+2. Read the two files that it writes. They contain the model's file name, but no user or machine names, paths, addresses
+   or serial numbers.
 3. Open an issue on the project's tracker with the title `Field report: MODEL on GPU`, and attach both files.
 
-Reports of cards with 8 to 24 GB are what we lack most. A report that Ctrl-C or `--minutes` has cut says so and is of
-use too. `luce fieldtest --check FILE` says whether a file is whole; the schema is
-`supervisor/cli/fieldtest/fieldtest.schema.json`.
+Reports of cards with 8 to 24 GB are the most welcome. Reports cut short by Ctrl-C or `--minutes` are useful too. `luce
+fieldtest --check FILE` validates a file; the schema is `supervisor/cli/fieldtest/fieldtest.schema.json`.
 
-Whoever takes a report in puts both files into `docs/field` and runs
-`scripts/make_field_page.py > docs/field/index.md`.
+To accept a report, put both files into `docs/field` and run `scripts/make_field_page.py > docs/field/index.md`.
 """
 
 
