@@ -124,7 +124,7 @@ def test_the_view_shows_the_tree_and_what_is_done_with_it(browser: Browser, serv
         page.on("dialog", lambda dialog: dialog.accept())
         counts(page.locator(".text"), 3)
         label = page.locator(".where").first.get_attribute("title") or ""
-        assert re.match(r"3 pages: \d in (the device|host memory)", label)
+        assert re.match(r"3 pages: \d (on the device|in host memory)", label)
         branch = page.locator(".text .text").first
         branch.get_by_role("button", name="Pin").press("Enter")
         shows(branch.locator("[data-act^=hold]"), "Unpin")

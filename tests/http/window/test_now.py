@@ -68,7 +68,7 @@ def test_refused_requests_are_told_apart_and_on_a_telephone_each_is_a_card(brows
     assert httpx.post(f"{server.url}/v1/chat/completions", json={"messages": "no"}).status_code == 400
     with opened(browser, f"{server.url}/#now", viewport={"width": 400, "height": 800}) as page:
         note = page.locator("#requests-note")
-        shows(note, re.compile(r"failed\. Refused ones are not counted: [1-9]\d* of the last "))
+        shows(note, re.compile(r"failed\. Refused requests are not counted: [1-9]\d* of the last "))
         card = page.locator(".requests tbody tr").first
         outcome = card.get_by_role("cell").filter(has_text="refused (400)")
         name = outcome.evaluate("cell => getComputedStyle(cell, '::before').content")
