@@ -33,7 +33,7 @@ _MAX_INT32 = 2**31 - 1
 
 NOT_NEGATIVE = click.IntRange(min=0, max=_MAX_INT32)
 
-_MODEL_HELP = "GGUF file of the model; of a split model the first part. Without it: the small one in the package."
+_MODEL_HELP = "GGUF file of the model; of a split model the first part. Without it: the small packaged model."
 
 
 def model_option(function: F) -> F:
