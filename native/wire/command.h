@@ -162,7 +162,7 @@ struct Cancel {
 
 struct Status {
     std::optional<RequestId> id;
-    bool check = false;  // also check the books
+    bool check = false;  // also verify the accounting
 };
 
 struct Ping {

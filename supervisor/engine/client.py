@@ -493,6 +493,6 @@ class EngineClient:
 
 
 def _note_failure(waiting: asyncio.Future[Any]) -> None:
-    """Whoever gave up waiting leaves nothing to complain about."""
+    """Retrieves the exception of a future that nobody awaits, so that asyncio does not warn."""
     if not waiting.cancelled():
         waiting.exception()

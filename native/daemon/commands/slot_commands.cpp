@@ -93,7 +93,7 @@ void SlotCommands::save(const wire::SaveSlot& command, Done done) {
         done(wire::Err{command.id, contents.error()});
         return;
     }
-    // Shared with the job and never changed: the slot may be freed overlapped.
+    // Shared with the job and never changed: the slot may be freed meanwhile.
     auto shared = std::make_shared<const memory::SnapshotContents>(std::move(contents).value());
     files_.post_urgent([command, shared, done = counted(std::move(done)), limits = memory_.limits(),
                         identity = identity_]() -> memory::IoWorker::Completion {

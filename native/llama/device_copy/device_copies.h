@@ -55,7 +55,7 @@ public:
 
     // When it returns the device may change the tensors; the bytes are at `out` after wait(). `owner` is kept until
     // then. Waits where too much is under way. False: all pieces together are larger than what can be staged, and
-    // nothing has happened. REQUIRES: nobody computes into the tensors overlapped.
+    // nothing has happened. REQUIRES: nobody computes into the tensors meanwhile.
     bool start(std::span<const Piece> pieces, std::shared_ptr<const void> owner);
 
     // The same behind what `stream`, one of the device's, has been given: the caller does not wait for that, and may

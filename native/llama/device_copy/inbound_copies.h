@@ -39,7 +39,7 @@ public:
     void close();
 
     // The bytes are there after wait(). `owner`, whose they are, is kept until then. REQUIRES: nobody looks at that
-    // part of the tensors overlapped.
+    // part of the tensors meanwhile.
     void start(std::span<const Piece> pieces, std::shared_ptr<const void> owner);
 
     // Until everything that was started has arrived. Costs nothing where nothing is under way.

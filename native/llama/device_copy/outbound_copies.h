@@ -24,7 +24,7 @@ public:
     void close();
 
     // When it returns the tensors may change; the bytes are at the pieces' `out`, which belongs to `owner`, after
-    // wait(). REQUIRES: nobody computes into the tensors overlapped.
+    // wait(). REQUIRES: nobody computes into the tensors meanwhile.
     void start(std::span<const Piece> pieces, const std::shared_ptr<const void>& owner);
 
     // The same behind the computations that the scheduler's backends have been given: the caller does not wait for

@@ -63,7 +63,7 @@ State g_state;  // handlers take no argument: it has to be global
 std::atomic<bool> g_active{false};
 std::atomic_flag g_reporting;
 
-// Writes the line and ends the process. A second thread that fails overlapped waits for that end.
+// Writes the line and ends the process. A second thread that fails meanwhile waits for that end.
 [[noreturn]] void report(std::string_view reason) {
     if (g_reporting.test_and_set()) {
         for (;;) {

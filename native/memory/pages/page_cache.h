@@ -178,8 +178,7 @@ public:
     std::optional<std::string> check_integrity() const;
 
 private:
-    // With what right something takes room in the host: others go that are worth less; any that nobody needs; or those
-    // that somebody waits for as well.
+    // What an allocation in the host may evict: entries worth less; any that nobody waits for; or awaited ones as well.
     enum class Claim : std::uint8_t { priority, awaited, pinned };
 
     Result<void> evict(Page& page);

@@ -48,7 +48,7 @@ struct Checkpoint {
     CheckpointKind kind = CheckpointKind::interval;
     CheckpointBlob data;
     std::int32_t n_pins = 0;     // slots, suspended requests, writes to disk: not to be dropped
-    std::int32_t n_waiting = 0;  // requests that will use it soon: not to be dropped overlapped
+    std::int32_t n_waiting = 0;  // requests that will use it soon: not to be dropped until then
 
     ConversationRef owner;   // that used it last
     bool is_queued = false;  // for eviction; this and the rest are CheckpointQueue's
@@ -77,7 +77,7 @@ struct Page {
     std::int32_t n_pins = 0;      // slots and suspended requests: never dropped from all memory
     std::int32_t n_resident = 0;  // children with cells
     std::int32_t n_kept = 0;      // children with cells or a host copy
-    std::int32_t n_waiting = 0;   // requests and writes to disk that will use it soon: not to be dropped overlapped
+    std::int32_t n_waiting = 0;   // requests and writes to disk that will use it soon: not to be dropped until then
 
     std::int32_t n_handles = 0;  // who remembers this object; its rows may go
     bool is_double = false;      // in pool and host, as PageCache has noted

@@ -35,7 +35,7 @@ public:
     virtual void read(LaneId lane, std::span<const Token> text) = 0;
 
     // Begins to find out how much each page matters to the text's last tokens, or to their queries that were noted,
-    // which are forgotten; beside what is computed overlapped. The pages are the text's first ones, null unless
+    // which are forgotten; beside the running computation. The pages are the text's first ones, null unless
     // needs_keys(). False: nothing can be said, and nothing has begun. REQUIRES: no other of this lane is under way.
     virtual bool begin_scores(LaneId lane, std::span<const Token> text, std::vector<PageKeys> pages) = 0;
 

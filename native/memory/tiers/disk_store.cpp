@@ -181,7 +181,7 @@ void DiskStore::finish_write(DiskFile file, const Result<void>& written) {
         counted_.n_written_bytes += file.n_bytes;
         resume_writing();
         if (writing.n_reserved_bytes == 0) {
-            // It may be larger than the one before, or have been evicted or erased overlapped.
+            // It may be larger than the one before, or have been evicted or erased meanwhile.
             if (const auto known = index_.find(file.name); is_there && known) index_.resize(*known, file.n_bytes);
             remove_files(make_room(0));
             is_there = is_there && index_.find(file.name);

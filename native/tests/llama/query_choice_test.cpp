@@ -35,7 +35,7 @@ TEST_CASE("scores are found beside computations, of several lanes at once, and c
     REQUIRE(third.size() == many.size());
     for (std::size_t i = 0; i < first.size(); ++i) CHECK(first[i] == doctest::Approx(third[i]).epsilon(0.1));
     CHECK(!s.scorer->begin_scores(kSecond, {}, many));
-    // What was computed overlapped is asked next.
+    // What was computed meanwhile is asked next.
     CHECK(s.scorer->begin_scores(kFirst, {}, pages));  // and never waited for: its end is the scorer's
 }
 

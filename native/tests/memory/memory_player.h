@@ -1,5 +1,5 @@
 // Plays random operations on an engine with a memory and the arithmetic model, and checks each outcome against the
-// books of memory_books.h.
+// accounting of memory_accounting.h.
 #pragma once
 
 #include <doctest/doctest.h>
