@@ -145,7 +145,7 @@ def test_ctrl_c_ends_it_in_order(serving: Serving) -> None:
 
 def test_a_hangup_stops_it_too(serving: Serving) -> None:
     with serving("--host", "0.0.0.0") as process:  # noqa: S104  others may use it: that is told
-        for part in ("WARNING", "everybody who reaches 0.0.0.0", "--api-key KEY", "--api-keys FILE", "--open-to-all"):
+        for part in ("WARNING", "everyone who reaches 0.0.0.0", "--api-key KEY", "--api-keys FILE", "--open-to-all"):
             assert part in process.banner
         (engine,) = psutil.Process(process.popen.pid).children()
         assert process.end(signal.SIGHUP) == 128 + signal.SIGHUP
