@@ -47,7 +47,7 @@ from luce.supervisor.cli.watching.looking import others_running
     help="Start an engine for this chat; implied by engine options such as --model.",
 )
 @click.option("--name", "model_name", metavar="NAME", help="Name of the server's model to use. Default: the first one.")
-@click.option("--system", metavar="TEXT", help="The system message.")
+@click.option("--system", metavar="TEXT", help="The system message, which precedes the conversation.")
 @click.option(
     "--tools",
     type=click.Path(path_type=Path),
