@@ -54,8 +54,12 @@ def played(
         side.close()
 
 
+MORE_HABITS = [("pi", "restart-respelled"), ("opencode", "edited")]
+
+
 @pytest.mark.parametrize(
-    ("client", "name"), [("pi", "all-spellings"), ("pi", "restart-respelled"), ("opencode", "edited")]
+    ("client", "name"),
+    [("pi", "all-spellings"), *(pytest.param(*one, marks=pytest.mark.full_only) for one in MORE_HABITS)],
 )
 def test_a_habit_costs_what_is_new(tiny_model: Path, tmp_path: Path, client: str, name: str) -> None:
     turns = played(tiny_model, tmp_path, None, [effect for effect in EFFECTS if effect.name == name], [client])

@@ -76,18 +76,6 @@ def test_learned_eviction_serves_more_than_least_recently_used(
         assert row["lowest_gain"] >= 0
 
 
-def test_with_checkpoints_it_serves_more_too(replay_program: Path, traces: Path, tmp_path: Path) -> None:
-    for row in rows_of(replay_program, traces, tmp_path, "--kinds", "hybrid", "--seeds", "1", "--budgets", "60000"):
-        assert row["lru"] < row["luced"]
-        assert row["checkpoints"] >= 1
-
-
-def test_with_room_for_all_nothing_is_lost(replay_program: Path, traces: Path, tmp_path: Path) -> None:
-    arguments = ("--kinds", "attention", "--seeds", "1", "--budgets", "1000000")
-    [row] = rows_of(replay_program, traces, tmp_path, *arguments)
-    assert row["luced"] == row["lru"] == row["clairvoyant"] > 0.8
-
-
 def test_a_broken_line_of_events_is_refused(replay_program: Path, tmp_path: Path) -> None:
     events = tmp_path / "events.txt"
     events.write_text("0.0 100 1 5\n")

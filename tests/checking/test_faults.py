@@ -67,7 +67,14 @@ async def test_the_real_engine_passes(run_check: RunCheck, name: str) -> None:
     check_expected(name, tally)
 
 
-@pytest.mark.parametrize(("name", "fault", "said"), SEEDED)
+# In short form the first fault of each check.
+FIRST = {check: fault for check, fault, _ in reversed(SEEDED)}
+
+
+@pytest.mark.parametrize(
+    ("name", "fault", "said"),
+    [pytest.param(*one, marks=[] if FIRST[one[0]] == one[1] else [pytest.mark.full_only]) for one in SEEDED],
+)
 async def test_a_fault_fails_its_check(run_check: RunCheck, name: str, fault: str, said: str) -> None:
     failed = [finding for finding in await run_check(name, fault=fault) if finding.verdict is Verdict.FAILED]
     assert failed

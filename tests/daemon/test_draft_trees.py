@@ -74,7 +74,7 @@ def test_every_architecture_without_state(
     finish(comparison)
 
 
-@pytest.mark.parametrize("architecture", ["qwen3", "gemma4"])
+@pytest.mark.parametrize("architecture", ["qwen3", pytest.param("gemma4", marks=pytest.mark.full_only)])
 def test_what_a_tree_leaves_is_reused_kept_and_put_back(
     start: Start, test_models: Path, architecture: str, tmp_path: Path, gpu: bool
 ) -> None:
@@ -135,7 +135,7 @@ def test_a_tree_stays_within_the_context_the_pool_and_the_request(start: Start, 
     finish(comparison)
 
 
-@pytest.mark.parametrize("architecture", ["qwen3", "gemma4"])
+@pytest.mark.parametrize("architecture", ["qwen3", pytest.param("gemma4", marks=pytest.mark.full_only)])
 def test_random_histories(
     start: Start, test_models: Path, tmp_path: Path, architecture: str, gpu: bool, full: bool
 ) -> None:

@@ -47,7 +47,7 @@ def test_random_histories(
     references = make_references(alone, make_prompts(1, 230))
     ready = alone.ready
     alone.close()
-    n_batches, n_histories = (N_BATCHES, BATCH) if full else (2, 3 if family == "tiny" else 8)
+    n_batches, n_histories = (N_BATCHES, BATCH) if full else (2, 2 if family == "tiny" else 6)
     for batch in range(part * n_batches, (part + 1) * n_batches):
         play_batch(
             start, model, references, ready, tmp_path, f"{family} {batch}", n_histories, MODELS[family], gpu, full

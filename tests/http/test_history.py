@@ -410,7 +410,7 @@ def results(path: str, added: list[Any]) -> list[Any]:
     return [{"role": "user", "content": told}] if told else []
 
 
-@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("stream", [pytest.param(False, marks=pytest.mark.full_only), True])
 @pytest.mark.parametrize("path", [CHAT, RESPONSES, MESSAGES])
 def test_hostile_answers_go_back_in(client: httpx.Client, path: str, stream: bool) -> None:
     """One session, in which the model writes all of that."""

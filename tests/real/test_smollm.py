@@ -28,9 +28,8 @@ QUESTIONS = (
     "Write a Python function that adds two numbers.",
     "Name three colours.",
     "Why is the sky blue?",
-    "Translate 'good morning' into Spanish.",
 )
-N_TOKENS = 16
+N_TOKENS = 12
 SYSTEM = {"role": "system", "content": "You are a helpful assistant."}
 
 

@@ -88,7 +88,7 @@ async def test_vectors_and_scores(embedding: Make, test_models: Path) -> None:
 
 
 async def test_a_request_survives_the_death_of_its_engine(embedding: Make) -> None:
-    job = long_job()
+    job = long_job(400)
     async with embedding() as supervisor:
         expected = await supervisor.embed(job[:20])
         running = asyncio.create_task(supervisor.embed(job))
@@ -105,7 +105,7 @@ async def test_an_engine_that_has_died_unseen(embedding: Make) -> None:
     async with embedding() as supervisor:
         for n in range(1, 4):
             os.kill(pid_of(supervisor), signal.SIGKILL)
-            assert len(await supervisor.embed(long_job(200))) == 200
+            assert len(await supervisor.embed(long_job(40))) == 40
             assert supervisor.status().embeddings[0].n_deaths == n
 
 
@@ -125,7 +125,7 @@ async def test_a_request_that_kills_two_engines_is_given_up(embedding: Make) -> 
 async def test_one_requests_deaths_are_not_the_others(embedding: Make) -> None:
     """Both were with the first engine; the second one has them one after the other."""
     async with embedding() as supervisor:
-        jobs = [asyncio.create_task(supervisor.embed(long_job(400))) for _ in range(2)]
+        jobs = [asyncio.create_task(supervisor.embed(long_job(250))) for _ in range(2)]
         await kill_at_work(supervisor, 50)
         await until(lambda: supervisor.status().embeddings[0].n_deaths == 1)
         queue = queue_of(supervisor)
@@ -135,7 +135,7 @@ async def test_one_requests_deaths_are_not_the_others(embedding: Make) -> None:
         os.kill(pid_of(supervisor), signal.SIGKILL)
         ends = await asyncio.gather(*jobs, return_exceptions=True)
         assert sum(isinstance(end, EngineKillerError) for end in ends) == 1
-        assert sum(isinstance(end, list) and len(end) == 400 for end in ends) == 1
+        assert sum(isinstance(end, list) and len(end) == 250 for end in ends) == 1
 
 
 async def test_an_engine_that_always_dies_is_given_up(embedding: Make) -> None:

@@ -142,7 +142,7 @@ async def test_an_engine_that_dies_in_a_move_costs_no_token(
     check_same([asked], [got], [await collect(alone, asked)], 0)
 
 
-@pytest.mark.parametrize("why", ["it is short", "moving takes long"])
+@pytest.mark.parametrize("why", ["it is short", pytest.param("moving takes long", marks=pytest.mark.full_only)])
 async def test_a_text_that_is_sooner_read_is_not_moved(
     two_engines: SupervisorConfig, monkeypatch: pytest.MonkeyPatch, why: str
 ) -> None:

@@ -166,7 +166,7 @@ def test_every_template(open_with: OpenWith, llama_templates_dir: Path, full: bo
     """In short form a part of them, and of the places to cut at. Long answers are cut into long pieces: the reference
     takes the square of the length."""
     names = template_names(llama_templates_dir)[:: 1 if full else 11]
-    volumes = [(150, 9), (1000, 200)] if full else [(250, 60)]
+    volumes = [(150, 9), (1000, 200)] if full else [(150, 60)]
     n_read = 0
     for name in names:
         for index, (model, chat) in enumerate(rendered(open_with, name)):
@@ -209,11 +209,14 @@ def test_text_that_is_no_utf8(open_with: OpenWith) -> None:
         assert parser.work[1] < 200 * parser.work[0]
 
 
-def test_calls_after_another(open_with: OpenWith) -> None:
+def test_calls_after_another(open_with: OpenWith, full: bool) -> None:
     """Each with long arguments: what is done with is not parsed again in full."""
     chat = open_with("Qwen-Qwen2.5-7B-Instruct").render(HELLO, tools=TOOLS)
     rng = random.Random(7)
-    calls = [{"name": "read", "arguments": {"text": "".join(rng.choice(WORDS) for _ in range(300))}} for _ in range(20)]
+    n_calls = 20 if full else 8
+    calls = [
+        {"name": "read", "arguments": {"text": "".join(rng.choice(WORDS) for _ in range(300))}} for _ in range(n_calls)
+    ]
     data = "\n".join(f"<tool_call>\n{json.dumps(call)}\n</tool_call>" for call in calls).encode()
     check_against_the_whole(chat, data, sizes(rng, 200))
     with AnswerParser(chat) as parser:

@@ -8,9 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from luce.supervisor.text import TextModel
 from scripts.bench.real import bounded, formats, sparse
-from scripts.bench.real.readings import CODE, QUOTE, reading
 from scripts.bench.real.rows import Row, Setup
 
 TINY_VOLUME = bounded.Volume((2048,), (4,), 1, 2, 16, calibrates=False)
@@ -25,24 +23,6 @@ def by_name(rows: list[Row]) -> dict[str, Row]:
     named = {row.what: row for row in rows}
     assert len(named) == len(rows), "two rows of one name"
     return named
-
-
-# Readings
-
-
-@pytest.mark.parametrize("seed", [0, 1])
-def test_a_text_is_as_long_as_asked_for_and_holds_what_is_asked(tiny_model: Path, seed: int) -> None:
-    with TextModel(tiny_model) as model:
-        text = reading(model, 1500, 3, 32, seed)
-        told = model.detokenize(text.ids, unparse_special=True).decode(errors="replace")
-        assert 1400 < len(text.ids) <= 1540
-        assert len(text.going_on) == 32
-        assert [question.kind for question in text.questions] == [CODE] * 3 + [QUOTE] * 3
-        for question in text.questions:
-            assert question.ids[: len(text.ids)] == text.ids
-            begin = model.detokenize(question.ids[len(text.ids) :], unparse_special=True).decode()
-            assert " ".join(told.split()).count(question.expected) == 1
-            assert question.expected not in begin
 
 
 # Bounded

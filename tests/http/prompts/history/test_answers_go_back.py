@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.http.prompts.history.clients import CLIENTS, Asked, Client, Sdks
 from tests.http.serving import CALL_S, Server
 
-N_SHORT, N_FULL = 200, 10_000
+N_SHORT, N_FULL = 120, 10_000
 N_AT_ONCE = 2 * len(CLIENTS)  # each of them streams, and does not
 
 # What models write that break off, loop, or spell what they should not.
