@@ -42,7 +42,14 @@ async def read(
     return rows, tokens
 
 
-@pytest.mark.parametrize("values", [{"max_tokens": 0}, {"max_tokens": 8}, {"max_tokens": 8, "n_logprobs": 1}])
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"max_tokens": 0},
+        pytest.param({"max_tokens": 8}, marks=pytest.mark.full_only),
+        {"max_tokens": 8, "n_logprobs": 1},
+    ],
+)
 async def test_none_is_lost_or_repeated_when_engines_die(brisk: SupervisorConfig, values: dict[str, Any]) -> None:
     prompt = random_prompt(900)
     asked = GenerateRequest(prompt_ids=prompt, n_prompt_logprobs=2, ignore_eos=True, **values)

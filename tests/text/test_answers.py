@@ -358,7 +358,9 @@ def parsed_per_step(chat: RenderedChat, text: str, n_bytes: int = 4) -> float:
     return n_parsed / (len(data) / n_bytes)
 
 
-@pytest.mark.parametrize("index", range(15))
+@pytest.mark.parametrize(
+    "index", [pytest.param(index, marks=[pytest.mark.full_only] if index % 3 else []) for index in range(15)]
+)
 def test_cost_per_token_does_not_grow(open_with: OpenWith, index: int) -> None:
     """20,000 tokens cost as much each as 2,000 do, counted in bytes that the parser goes over."""
     name, short = long_answers(1600)[index]

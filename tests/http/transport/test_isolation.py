@@ -20,7 +20,7 @@ import pytest
 
 from tests.http.serving import Server
 
-N_SHORT, N_FULL = 6, 200
+N_SHORT, N_FULL = 3, 200
 N_WORDS = 250
 N_SHUFFLES = 20_000
 CHANCE = 0.005  # so often at most two equal distributions are told apart
