@@ -6,6 +6,7 @@ PROTOCOL.md beside this file; commands.json lists the verbs and keys for this co
 This package must not know processes, sockets or files.
 """
 
+from .command_writer import check_sampling as check_sampling
 from .command_writer import format_command as format_command
 from .commands import MAX_FILES as MAX_FILES
 from .commands import MAX_LOGPROBS as MAX_LOGPROBS
@@ -39,8 +40,6 @@ from .commands import ProbeText as ProbeText
 from .commands import Quit as Quit
 from .commands import Reading as Reading
 from .commands import ReadingArgs as ReadingArgs
-from .commands import SamplerKind as SamplerKind
-from .commands import SamplingArgs as SamplingArgs
 from .commands import SaveSlot as SaveSlot
 from .commands import Snapshot as Snapshot
 from .commands import SnapshotPoint as SnapshotPoint
@@ -61,12 +60,17 @@ from .framing import DecodedLine as DecodedLine
 from .framing import LineDecoder as LineDecoder
 from .percent import percent_decode as percent_decode
 from .percent import percent_encode as percent_encode
+from .records import ExpertReads as ExpertReads
+from .records import GenerationStats as GenerationStats
+from .records import SamplerKind as SamplerKind
+from .records import SamplingArgs as SamplingArgs
+from .records import Speculation as Speculation
+from .records import StopReason as StopReason
 from .replies import Adopted as Adopted
 from .replies import Cancelled as Cancelled
 from .replies import CompressOk as CompressOk
 from .replies import Embedding as Embedding
 from .replies import Err as Err
-from .replies import ExpertReads as ExpertReads
 from .replies import FilesLine as FilesLine
 from .replies import GenerateOk as GenerateOk
 from .replies import ImageDescribed as ImageDescribed
@@ -90,9 +94,7 @@ from .replies import SlotList as SlotList
 from .replies import SlotSaved as SlotSaved
 from .replies import SnapReply as SnapReply
 from .replies import SnapshotTaken as SnapshotTaken
-from .replies import Speculation as Speculation
 from .replies import StatusLine as StatusLine
-from .replies import StopReason as StopReason
 from .replies import TextsLine as TextsLine
 from .replies import ThinTaken as ThinTaken
 from .replies import UnknownLine as UnknownLine
@@ -100,6 +102,7 @@ from .replies import Unparked as Unparked
 from .reply_codec import MAX_ERROR_TEXT_BYTES as MAX_ERROR_TEXT_BYTES
 from .reply_codec import format_reply as format_reply
 from .reply_codec import parse_reply as parse_reply
+from .tokens import MAX_INT32 as MAX_INT32
 from .tokens import SENTINEL as SENTINEL
 from .tokens import Dialect as Dialect
 from .tokens import End as End

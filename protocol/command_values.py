@@ -7,8 +7,9 @@ from itertools import pairwise
 from math import inf
 from typing import Any
 
-from .commands import MAX_LOGPROBS, MAX_MARKS, GrammarTrigger, ImageAt, PinSpan, SamplerKind, SnapshotPoint, TriggerKind
+from .commands import MAX_LOGPROBS, MAX_MARKS, GrammarTrigger, ImageAt, PinSpan, SnapshotPoint, TriggerKind
 from .percent import percent_encode
+from .records import SamplerKind
 from .scalar_values import (
     MAX_UINT64,
     MIN_INT32,

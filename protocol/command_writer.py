@@ -12,7 +12,7 @@ from dataclasses import fields, is_dataclass
 from operator import attrgetter
 from typing import Any
 
-from .command_table import VERBS, Key
+from .command_table import RECORDS, VERBS, Key
 from .command_values import WRITERS, write_count, write_file
 from .commands import (
     MAX_FILES,
@@ -38,7 +38,6 @@ from .commands import (
     Ping,
     ProbeText,
     Quit,
-    SamplingArgs,
     SaveSlot,
     Snapshot,
     Status,
@@ -48,8 +47,10 @@ from .commands import (
     WriteText,
 )
 from .errors import LocalProtocolError
+from .records import SamplingArgs
 from .scalar_values import RefusedError
 
+_NO_SAMPLING = SamplingArgs()
 _BLANKS = " \t"
 _CONTROL_OR_BLANK = re.compile(r"[\x00-\x20\x7f]")
 
@@ -273,6 +274,17 @@ def _line_of(command: Command) -> str:
         case _:
             has_place = command.id is None and type(command).__name__ in _BY_PLACE
             return _placed_line(command) if has_place else _named_line(command)
+
+
+def check_sampling(sampling: SamplingArgs) -> None:
+    """Raises LocalProtocolError if a line cannot say it."""
+    for key in RECORDS["SamplingArgs"]:
+        value = getattr(sampling, key.field)
+        try:
+            if value != getattr(_NO_SAMPLING, key.field):
+                WRITERS[key.value](value)
+        except RefusedError as refusal:
+            raise LocalProtocolError(f"the daemon would refuse {key.key}=: it {refusal.text}") from None
 
 
 def format_command(command: Command) -> bytes:

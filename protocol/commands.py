@@ -10,68 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from .records import SamplingArgs
+
 MAX_LOGPROBS = 100
 MAX_MARKS = 4096
 MAX_FILES = 4096
-
-
-class SamplerKind(StrEnum):
-    """The links of a sampler chain, by llama.cpp's names."""
-
-    PENALTIES = "penalties"
-    DRY = "dry"
-    TOP_N_SIGMA = "top_n_sigma"
-    TOP_K = "top_k"
-    TYPICAL_P = "typ_p"
-    TOP_P = "top_p"
-    MIN_P = "min_p"
-    XTC = "xtc"
-    TEMPERATURE = "temperature"
-
-
-@dataclass(frozen=True, slots=True)
-class SamplingArgs:
-    temperature: float | None = None
-    """>= 0; 0 is greedy."""
-    top_p: float | None = None
-    """0 < p <= 1."""
-    top_k: int | None = None
-    """>= 0; 0 is off."""
-    min_p: float | None = None
-    """0 <= p <= 1."""
-    repeat_penalty: float | None = None
-    """> 0; 1 is off."""
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    repeat_last_n: int | None = None
-    """Tokens that the three penalties look back on; 0: none."""
-    dry_multiplier: float | None = None
-    """>= 0; 0 is off."""
-    dry_base: float | None = None
-    """> 0."""
-    dry_allowed_length: int | None = None
-    dry_last_n: int | None = None
-    """Tokens that it looks back on."""
-    dry_breakers: tuple[str, ...] | None = None
-    """Texts that end a repetition; none of them empty."""
-    typical_p: float | None = None
-    """0 < p <= 1; 1 is off."""
-    top_n_sigma: float | None = None
-    """>= 0; 0 is off."""
-    xtc_probability: float | None = None
-    """0 <= p <= 1; 0 is off."""
-    xtc_threshold: float | None = None
-    """0 <= p <= 1; above 0.5 is off."""
-    dynatemp_range: float | None = None
-    """>= 0; 0 is off."""
-    dynatemp_exponent: float | None = None
-    """> 0."""
-    order: tuple[SamplerKind, ...] | None = None
-    """The chain's links, each once; what is not named is off."""
-    seed: int | None = None
-    """0 .. 2^64-1."""
-    logit_bias: tuple[tuple[int, float], ...] = ()
-    """A bias may be -inf: never that token."""
 
 
 class TriggerKind(StrEnum):

@@ -3,104 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 
 from .commands import PinSpan, Weights
 from .errors import ErrorCode
+from .records import GenerationStats
 
 Fields = tuple[tuple[str, str], ...]
 
 
-class StopReason(StrEnum):
-    EOS = "eos"
-    LIMIT = "limit"
-    STOP = "stop"
-    CANCEL = "cancel"
-
-
 @dataclass(frozen=True, slots=True)
-class Speculation:
-    """What speculation did. A step is a call of the model behind the one that gave the first token."""
-
-    n_drafted: int = 0
-    """Tokens that were proposed and checked."""
-    n_accepted: int = 0
-    n_steps: int = 0
-    n_speculated_steps: int = 0
-    """Of them, those that checked drafted tokens."""
-    draft_s: float = 0.0
-    verify_s: float = 0.0
-    """Of the speculated steps."""
-
-    @property
-    def acceptance(self) -> float | None:
-        """None: nothing was drafted."""
-        return self.n_accepted / self.n_drafted if self.n_drafted > 0 else None
-
-    @property
-    def tokens_per_step(self) -> float | None:
-        """Those that a step has accepted, and the one that it gives anyway. None: there was no step."""
-        return 1 + self.n_accepted / self.n_steps if self.n_steps > 0 else None
-
-    @property
-    def speculated_share(self) -> float | None:
-        """Of the steps. None: there was none."""
-        return self.n_speculated_steps / self.n_steps if self.n_steps > 0 else None
-
-    def __add__(self, other: Speculation) -> Speculation:
-        return Speculation(
-            self.n_drafted + other.n_drafted,
-            self.n_accepted + other.n_accepted,
-            self.n_steps + other.n_steps,
-            self.n_speculated_steps + other.n_speculated_steps,
-            self.draft_s + other.draft_s,
-            self.verify_s + other.verify_s,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class ExpertReads:
-    """Experts that a text's tokens read, of a mixture whose experts lie partly in the host's memory."""
-
-    n_hits: int = 0
-    """The device had them."""
-    n_misses: int = 0
-
-    @property
-    def hit_share(self) -> float | None:
-        """None: nothing was read."""
-        n_reads = self.n_hits + self.n_misses
-        return self.n_hits / n_reads if n_reads > 0 else None
-
-    def __add__(self, other: ExpertReads) -> ExpertReads:
-        return ExpertReads(self.n_hits + other.n_hits, self.n_misses + other.n_misses)
-
-
-@dataclass(frozen=True, slots=True)
-class GenerateOk:
+class GenerateOk(GenerationStats):
     """The final reply of a generating command."""
 
     id: int | None = None
-    n_prompt: int = 0
-    n_read: int | None = None
-    """Of the prompt, where only parts of it were read."""
-    n_generated: int = 0
-    n_reused: int = 0
-    tier: str = "none"
-    miss: str = "off"
-    """Why not more: none, no_tail, evicted, differs_at:<pos>, identity, off."""
-    restored: int | None = None
-    """Where a `restore=` began to compute."""
-    prefill_s: float = 0.0
-    decode_s: float = 0.0
-    decode_tokens_per_s: float = 0.0
-    speculation: Speculation | None = None
-    """Only where the engine speculates, and there was a step."""
-    experts: ExpertReads | None = None
-    """Only of a mixture whose experts lie in two memories."""
     output_path: str | None = None
     """`generate` only."""
-    stop: StopReason = StopReason.LIMIT
     extra: Fields = ()
     """What a newer daemon says beyond this."""
 

@@ -14,9 +14,11 @@ from math import inf, isfinite
 from typing import Any
 
 from . import replies as r
+from .command_table import RECORDS
 from .commands import PinSpan, Weights
 from .errors import ErrorCode, LocalProtocolError, RemoteProtocolError
 from .percent import percent_encode
+from .records import ExpertReads, Speculation, StopReason
 from .scalar_values import (
     MAX_UINT64,
     RefusedError,
@@ -111,10 +113,10 @@ def _joined_spans(spans: Iterable[PinSpan]) -> str:
     return ",".join(f"{span.begin}:{span.end}" for span in spans)
 
 
-def _stop(text: str) -> r.StopReason:
-    if text not in set(r.StopReason):
+def _stop(text: str) -> StopReason:
+    if text not in set(StopReason):
         raise RefusedError(f"stop={text} is no reason to stop")
-    return r.StopReason(text)
+    return StopReason(text)
 
 
 def _values(text: str) -> bytes:
@@ -163,31 +165,26 @@ def _counts(*named: tuple[str, str]) -> list[_Part]:
 _ID = _Part("id", "id", _count, is_required=False)
 [_SLOT, _CUR_POS] = _counts(("slot", "slot"), ("cur_pos", "cur_pos"))
 [_INDEX, _AT] = _counts(("i", "index"), ("at", "position"))
-_SECONDS = _fixed(6)
-_GENERATED = (
-    _ID,
-    _Part("N", "n_prompt", _count),
-    _Part("read", "n_read", _count, is_required=False),
-    *_counts(("gen", "n_generated"), ("reused", "n_reused")),
-    _Part("tier", "tier", _text, is_required=False),
-    _Part("miss", "miss", _text, is_required=False),
-    _Part("restored", "restored", _count, is_required=False),
-    _Part("prefill_s", "prefill_s", _real, _SECONDS),
-    _Part("decode_s", "decode_s", _real, _SECONDS),
-    _Part("decode_tok_s", "decode_tokens_per_s", _real, _fixed(2)),
-)
+_STATS: dict[str, tuple[Callable[[str], Any], Callable[[Any], str]]] = {
+    "count": (_count, str),
+    "large": (_large, str),
+    "rate": (_real, _fixed(2)),
+    "seconds": (_real, _fixed(6)),
+    "stop": (_stop, str),
+    "text": (_text, str),
+}
+"""How the values of statistics are read and written."""
+
+
+def _stats(record: str) -> tuple[_Part, ...]:
+    return tuple(_Part(key.key, key.field, *_STATS[key.value], is_required=key.required) for key in RECORDS[record])
+
+
+*_GENERATED, _STOP = _stats("GenerationStats")
 _ACCEPT = _Part("accept", "acceptance", _real, _fixed(4))  # worked out of the others, so only checked when read
-_SPECULATION = (
-    _Part("drafted", "n_drafted", _large),
-    _Part("accepted", "n_accepted", _large),
-    _Part("steps", "n_steps", _large),
-    _Part("spec_steps", "n_speculated_steps", _large),
-    _Part("draft_s", "draft_s", _real, _SECONDS),
-    _Part("verify_s", "verify_s", _real, _SECONDS),
-)
-_EXPERTS = (_Part("expert_hits", "n_hits", _large), _Part("expert_misses", "n_misses", _large))
-_END = (_Part("out", "output_path", _text, is_required=False), _Part("stop", "stop", _stop))
-_OK_KEYS = {part.key for part in (*_GENERATED, _ACCEPT, *_SPECULATION, *_EXPERTS, *_END)}
+_SPECULATION, _EXPERTS = _stats("Speculation"), _stats("ExpertReads")
+_END = (_Part("out", "output_path", _text, is_required=False), _STOP)
+_OK_KEYS = {part.key for part in (_ID, *_GENERATED, _ACCEPT, *_SPECULATION, *_EXPERTS, *_END)}
 
 _COMPRESSED = (_ID, *_counts(("in", "n_in"), ("out", "n_out")), _Part("parts", "parts", _spans, _joined_spans))
 
@@ -285,9 +282,9 @@ def _parse_generate_ok(fields: dict[str, str]) -> r.GenerateOk:
     has_speculation = any(part.key in fields for part in _SPECULATION)
     has_experts = any(part.key in fields for part in _EXPERTS)
     return r.GenerateOk(
-        **_arguments((*_GENERATED, *_END), fields),
-        speculation=r.Speculation(**_arguments(_SPECULATION, fields)) if has_speculation else None,
-        experts=r.ExpertReads(**_arguments(_EXPERTS, fields)) if has_experts else None,
+        **_arguments((_ID, *_GENERATED, *_END), fields),
+        speculation=Speculation(**_arguments(_SPECULATION, fields)) if has_speculation else None,
+        experts=ExpertReads(**_arguments(_EXPERTS, fields)) if has_experts else None,
         extra=tuple((key, _text(value)) for key, value in fields.items() if key not in _OK_KEYS),
     )
 
@@ -413,7 +410,7 @@ def _line_of(reply: r.Reply) -> str:
         case r.GenerateOk(speculation=speculation, experts=experts):
             did = _words(speculation, (_ACCEPT, *_SPECULATION)) if speculation is not None else []
             did += _words(experts, _EXPERTS) if experts is not None else []
-            words = ["ok", *_words(reply, _GENERATED), *did, *_words(reply, _END), *_field_words(reply.extra)]
+            words = ["ok", *_words(reply, (_ID, *_GENERATED)), *did, *_words(reply, _END), *_field_words(reply.extra)]
         case r.Logprobs(entries=entries):
             words = ["[lp]", *_words(reply, [_ID, _INDEX]), *([_logprobs_text(entries)] if entries else [])]
         case r.PromptLogprobs(entries=entries):

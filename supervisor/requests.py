@@ -6,23 +6,29 @@ Knows token ids and the wire's words for sampling and constraints; knows nothing
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 from luce.protocol import (
+    MAX_INT32,
     MAX_LOGPROBS,
     MAX_MARKS,
     ConstraintArgs,
     ErrorCode,
-    ExpertReads,
+    GenerationStats,
     ReadingArgs,
     SamplingArgs,
-    Speculation,
     StopReason,
 )
 from luce.supervisor.engine.generation import TokenEvent
 from luce.supervisor.engine.image_file import ImageFile
 
 MAX_SEED = 2**64 - 1
+
+
+def fields_of(record: Any, kind: type) -> dict[str, Any]:
+    """The fields that a record has as one of this kind, to make another one of."""
+    return {entry.name: getattr(record, entry.name) for entry in fields(kind)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +65,9 @@ class Begun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GenerateRequest:
-    """One request. Exactly one of `prompt_ids` and `prompt` is given; None elsewhere means the engine's own default.
+class GenerateRequest(SamplingArgs):
+    """One request, with how its tokens are chosen. Exactly one of `prompt_ids` and `prompt` is given; None elsewhere
+    means the engine's own default. Without a seed the supervisor picks one, so that a restart does not change the text.
 
     A text in `prompt` is tokenised as `luce run` does it, spellings of control tokens included: it is for people and
     templates, not for what strangers write.
@@ -69,16 +76,6 @@ class GenerateRequest:
     prompt_ids: Sequence[int] | None = field(default=None, repr=False)
     prompt: str | None = field(default=None, repr=False)
     max_tokens: int = 256
-    temperature: float | None = None  # 0, the engine's default, is greedy
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    repeat_penalty: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    seed: int | None = None  # without one the supervisor picks one, so that a restart does not change the text
-    logit_bias: Sequence[tuple[int, float]] = ()
-    links: SamplingArgs = field(default_factory=SamplingArgs)  # DRY, XTC, the samplers' order, …: what is not above
     stop_tokens: Sequence[int] = ()
     min_tokens: int = 0  # before so many, neither a stop token nor one of the model's end tokens is chosen
     ignore_eos: bool = False
@@ -119,8 +116,8 @@ class GenerateRequest:
         if (self.prompt_ids is None) == (self.prompt is None):
             raise ValueError("a request has either prompt_ids or prompt")
         for name in ("max_tokens", "min_tokens"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name}={getattr(self, name)}: it must be 0 or more")
+            if not 0 <= getattr(self, name) <= MAX_INT32:
+                raise ValueError(f"{name}={getattr(self, name)}: it must be from 0 to 2^31-1")
         if not 0 <= self.n_logprobs <= MAX_LOGPROBS:
             raise ValueError(f"n_logprobs={self.n_logprobs}: it must be from 0 to {MAX_LOGPROBS}")
         if self.n_prompt_logprobs is not None and not 0 <= self.n_prompt_logprobs <= MAX_LOGPROBS:
@@ -137,18 +134,8 @@ class GenerateRequest:
         _check_reading(self.reading)
 
     def sampling(self, seed: int) -> SamplingArgs:
-        return replace(
-            self.links,
-            temperature=self.temperature,
-            top_p=self.top_p,
-            top_k=self.top_k,
-            min_p=self.min_p,
-            repeat_penalty=self.repeat_penalty,
-            presence_penalty=self.presence_penalty,
-            frequency_penalty=self.frequency_penalty,
-            seed=seed,
-            logit_bias=tuple(self.logit_bias),
-        )
+        """As the wire has it."""
+        return SamplingArgs(**fields_of(self, SamplingArgs) | {"seed": seed, "logit_bias": tuple(self.logit_bias)})
 
 
 def _check_reading(reading: ReadingArgs) -> None:
@@ -183,27 +170,19 @@ class PromptTokenEvent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FinishedEvent:
-    """The last event of a request that was served to its end."""
+class FinishedEvent(GenerationStats):
+    """The last event of a request that was served to its end: the last engine's statistics, with the counts of the
+    whole request. `prefill_s` begins when it had its turn. Never more are reused than were read."""
 
-    reason: StopReason
-    n_prompt: int
-    n_generated: int
-    n_reused: int  # tokens of the prompt that did not have to be computed; never more than were read
-    tier: str  # where they lay
-    miss: str  # why not more
-    queue_s: float  # waited for its turn
-    prefill_s: float  # from there to the first token
-    decode_s: float  # after it
+    queue_s: float
+    """Waited for its turn."""
     seed: int
-    n_read: int | None = None  # tokens of the prompt, where only parts of it were read
-    n_resumes: int = 0  # times that it was begun again: engines lost under it, trials that it made way for
-    speculation: Speculation | None = None  # on the last engine; None: no step of it could speculate
-    experts: ExpertReads | None = None  # on the last engine; None: no mixture in two memories
+    n_resumes: int = 0
+    """Times that it was begun again: engines lost under it, trials that it made way for."""
 
     @property
-    def decode_tokens_per_s(self) -> float:
-        return (self.n_generated - 1) / self.decode_s if self.n_generated > 1 and self.decode_s > 0 else 0.0
+    def reason(self) -> StopReason:
+        return self.stop
 
 
 RequestEvent = TokenEvent | PrefillEvent | PromptTokenEvent | FinishedEvent

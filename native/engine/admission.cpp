@@ -23,20 +23,14 @@ Result<void> Admission::check_room(std::size_t n_more) const {
                                             " requests are waiting (--queue); try again when one has ended"};
 }
 
-std::optional<FinishedStats> Admission::cancel(RequestKey key, double now_s) {
+std::optional<GenerationStats> Admission::cancel(RequestKey key, double now_s) {
     if (std::optional<WaitingRequest> waiting = queue_.remove(key)) {
-        FinishedStats stats;
-        stats.reason = Finish::cancel;
-        const Request& request = waiting->request;
-        stats.n_prompt =
-            static_cast<std::int32_t>(request.sparse ? request.sparse->prompt().size() : request.prompt.size());
-        if (request.sparse) stats.n_read = static_cast<std::int32_t>(request.prompt.size());
-        return stats;
+        return cancelled_early(waiting->request);
     }
     const auto it = std::find_if(suspended_.begin(), suspended_.end(),
                                  [key](const Suspended& s) { return s.generation->request().key == key; });
     if (it == suspended_.end()) return std::nullopt;
-    const FinishedStats stats = it->generation->stats(Finish::cancel, now_s);
+    const GenerationStats stats = it->generation->stats(StopReason::cancel, now_s);
     memory_.let_go(it->memory);
     suspended_.erase(it);
     return stats;

@@ -36,7 +36,7 @@ public:
     void push(WaitingRequest waiting) { queue_.push(std::move(waiting)); }
 
     // The stats of one that had no lane, and ends now.
-    std::optional<FinishedStats> cancel(RequestKey key, double now_s);
+    std::optional<GenerationStats> cancel(RequestKey key, double now_s);
 
     // Not while the device has no room for more lanes than run: else the one that was suspended would be resumed at
     // once, and the same call fail again, for ever.

@@ -144,7 +144,7 @@ void Engine::begin(LaneId lane, WaitingRequest waiting, std::vector<Event>& even
     if (g.n_pending() > 0) return;
     // All of the prompt is known, and with it what comes next.
     if (!generates) {
-        finish(lane, Finish::limit, logits, events);
+        finish(lane, StopReason::limit, logits, events);
         release_ended();  // while `known` holds the logits
         return;
     }
@@ -366,7 +366,7 @@ void Engine::advance(const CalledSlice& called, std::vector<Event>& events) {
     remember(lane, logits, events);
     if (!reaches_end) return;
     if (g.request().n_generate == 0) {
-        finish(lane, Finish::limit, logits, events);
+        finish(lane, StopReason::limit, logits, events);
     } else {
         sample_first(last_row, lane, events);
     }
@@ -411,7 +411,7 @@ void Engine::sample_first(std::size_t row, LaneId lane, std::vector<Event>& even
     }
 }
 
-void Engine::finish(LaneId lane, Finish reason, std::span<const float> logits, std::vector<Event>& events) {
+void Engine::finish(LaneId lane, StopReason reason, std::span<const float> logits, std::vector<Event>& events) {
     events.push_back(FinishedEvent{at(lane)->request().key, at(lane)->stats(reason, clock_.now_s())});
     ended_.push_back({lane, logits});
 }

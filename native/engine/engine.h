@@ -53,7 +53,7 @@ struct EngineStatus {
     std::uint64_t n_reused_tokens = 0;            // prompt tokens that were not, since the start
     std::uint64_t n_generated_tokens = 0;         // since the start
     std::uint64_t n_suspensions = 0;              // since the start
-    std::optional<SpeculationStats> speculation;  // since the start; unset: this engine does not speculate
+    std::optional<Speculation> speculation;  // since the start; unset: this engine does not speculate
     ReadingStatus reading;
     std::uint64_t n_repaired_tokens = 0;  // read anew, since the start
     std::int32_t n_repairs = 0;           // texts that wait for that, or are being read
@@ -70,7 +70,7 @@ public:
     Result<void> submit(Request request);
 
     // The stats up to here if the request was known: it ends now, without a further event.
-    std::optional<FinishedStats> cancel(RequestKey key);
+    std::optional<GenerationStats> cancel(RequestKey key);
 
     bool is_idle() const { return lanes_.n_requests() == 0 && admission_.is_empty() && readings_.is_empty(); }
 
@@ -182,14 +182,14 @@ private:
     std::int32_t n_kept_for_prompts() const;
     Slice slice_of(const PlannedSlice& planned);
     bool keep_states(const PlannedCall& call);
-    Result<void> go_back(LaneId lane, std::int32_t n_right, std::optional<Finish> finished);
+    Result<void> go_back(LaneId lane, std::int32_t n_right, std::optional<StopReason> finished);
     bool finish_short_ones(std::vector<Event>& events);
     std::optional<speculation::StepCost> cost_of(const PlannedCall& call, double seconds);
     void measure(std::optional<speculation::StepCost> cost);
-    void count(const SpeculationStats& step, Generation& g);
+    void count(const Speculation& step, Generation& g);
     void verify(const CalledSlice& called, std::vector<Event>& events);
     Result<void> take_back(const CalledSlice& called, std::span<const std::int32_t> path);
-    void finish(LaneId lane, Finish reason, std::span<const float> logits, std::vector<Event>& events);
+    void finish(LaneId lane, StopReason reason, std::span<const float> logits, std::vector<Event>& events);
     void fail(LaneId lane, const Error& error, std::vector<Event>& events);
     void release(LaneId lane, std::span<const float> logits, bool is_valid);
 
@@ -219,7 +219,7 @@ private:
     std::int32_t n_redone_ = 0;  // tokens that were right and are computed again
     std::int32_t n_back_ = 0;    // by so many lanes
     double going_back_s_ = 0;
-    std::vector<std::pair<LaneId, Finish>> ended_short_;  // they are not, and no token follows
+    std::vector<std::pair<LaneId, StopReason>> ended_short_;  // they are not, and no token follows
     std::uint64_t n_read_ = 0;                            // tokens of all prompts
     bool is_under_way_ = false;                           // the last call, on a device that computes by itself
     std::uint64_t n_arrivals_ = 0;

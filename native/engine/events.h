@@ -35,7 +35,7 @@ struct SnapshotEvent {
 };
 struct FinishedEvent {
     RequestKey key{};
-    FinishedStats stats;
+    GenerationStats stats;
 };
 struct FailedEvent {
     RequestKey key{};

@@ -137,14 +137,14 @@ public:
         return std::find(stops.begin(), stops.end(), token) != stops.end();
     }
 
-    std::optional<Finish> finish_after(Token token, bool ends_generation, std::int32_t n_ctx) const {
+    std::optional<StopReason> finish_after(Token token, bool ends_generation, std::int32_t n_ctx) const {
         if (ends_with(token, ends_generation))
-            return ends_generation && !request_.ignores_eos ? Finish::eos : Finish::stop;
-        if (n_generated() >= request_.n_generate || n_text() >= n_ctx) return Finish::limit;
+            return ends_generation && !request_.ignores_eos ? StopReason::eos : StopReason::stop;
+        if (n_generated() >= request_.n_generate || n_text() >= n_ctx) return StopReason::limit;
         return std::nullopt;
     }
 
-    void count(const SpeculationStats& step) {
+    void count(const Speculation& step) {
         if (!speculation_) speculation_.emplace();
         *speculation_ += step;
     }
@@ -155,10 +155,10 @@ public:
         *experts_ += *reads;
     }
 
-    FinishedStats stats(Finish reason, double now_s) const {
+    GenerationStats stats(StopReason reason, double now_s) const {
         const double prefilled_s = n_generated() > 0 ? first_token_s_ : now_s;
-        FinishedStats stats;
-        stats.reason = reason;
+        GenerationStats stats;
+        stats.stop = reason;
         stats.n_prompt = n_prompt();
         if (request_.sparse != nullptr) {
             stats.n_prompt = static_cast<std::int32_t>(request_.sparse->prompt().size());
@@ -166,11 +166,12 @@ public:
         }
         stats.n_generated = n_generated();
         stats.n_reused = start_.n;
-        stats.tier = start_.tier;
-        stats.miss = start_.miss;
+        stats.tier = memory::to_string(start_.tier);
+        stats.miss = memory::to_string(start_.miss);
         stats.restored = start_.restored;
         stats.prefill_s = prefilled_s - started_s_;
         stats.decode_s = now_s - prefilled_s;
+        if (stats.decode_s > 0) stats.decode_tokens_per_s = (n_generated() - 1) / stats.decode_s;
         stats.speculation = speculation_;
         stats.experts = experts_;
         return stats;
@@ -198,7 +199,7 @@ private:
     bool is_redoing_ = false;
     bool has_begun_ = false;
     memory::PrefillStart start_;
-    std::optional<SpeculationStats> speculation_;
+    std::optional<Speculation> speculation_;
     std::optional<ExpertReads> experts_;
 };
 

@@ -107,7 +107,7 @@ bool Engine::keep_states(const PlannedCall& call) {
 
 // The lane as it was before the call. What was right of it is computed again with the token that follows; where none
 // does, once the others' rows of logits are no longer needed.
-Result<void> Engine::go_back(LaneId lane, std::int32_t n_right, std::optional<Finish> finished) {
+Result<void> Engine::go_back(LaneId lane, std::int32_t n_right, std::optional<StopReason> finished) {
     const double started_s = clock_.now_s();
     n_redone_ += n_right;
     ++n_back_;
@@ -164,7 +164,7 @@ std::optional<speculation::StepCost> Engine::cost_of(const PlannedCall& call, do
     return cost;
 }
 
-void Engine::count(const SpeculationStats& step, Generation& g) {
+void Engine::count(const Speculation& step, Generation& g) {
     g.count(step);
     *totals_.speculation += step;
 }
@@ -187,7 +187,7 @@ void Engine::verify(const CalledSlice& called, std::vector<Event>& events) {
     Generation& g = *at(lane);
     const auto tree = speculation::DraftTree::of(called.tokens, called.parents);
     std::vector<std::int32_t> path = {0};
-    std::optional<Finish> finished;
+    std::optional<StopReason> finished;
     std::optional<Error> failed;
     while (true) {
         const auto node = static_cast<std::size_t>(path.back());
@@ -209,8 +209,7 @@ void Engine::verify(const CalledSlice& called, std::vector<Event>& events) {
     if (speculator_ != nullptr) {
         const auto n_got = static_cast<std::size_t>(failed ? n_matched : n_kept);
         const std::int32_t n_seen = finished || failed ? n_matched : called.planned.n_tokens - 1;
-        const SpeculationStats step =
-            speculator_->judged(lane, g.text().last(n_got), n_matched, n_seen, called.seconds);
+        const Speculation step = speculator_->judged(lane, g.text().last(n_got), n_matched, n_seen, called.seconds);
         count(step, g);
     }
     if (goes_back && !failed) {

@@ -266,11 +266,11 @@ std::span<const std::int32_t> Speculator::parents(LaneId lane) const {
     return plans_[static_cast<std::size_t>(lane)].parents;
 }
 
-SpeculationStats Speculator::judged(LaneId lane, std::span<const Token> got, std::int32_t n_matched,
-                                    std::int32_t n_seen, double seconds) {
+Speculation Speculator::judged(LaneId lane, std::span<const Token> got, std::int32_t n_matched, std::int32_t n_seen,
+                               double seconds) {
     const Span span(Part::speculate);
     Plan& plan = at(lane);
-    SpeculationStats stats;
+    Speculation stats;
     stats.n_steps = 1;
     stats.draft_s = std::exchange(plan.draft_s, 0.0);
     judge_unused(lane, got);

@@ -69,8 +69,8 @@ public:
     // What came of the step for the lane: the tokens that it got, of which the draft had foreseen n_matched; n_seen of
     // the drafted ones were looked at, where its request ended before. `seconds`: the lane's share of what the call
     // took.
-    SpeculationStats judged(LaneId lane, std::span<const Token> got, std::int32_t n_matched, std::int32_t n_seen,
-                            double seconds);
+    Speculation judged(LaneId lane, std::span<const Token> got, std::int32_t n_matched, std::int32_t n_seen,
+                       double seconds);
 
     // DraftSource's calls, to all sources; `is_answer`: the tokens were generated.
     void follow(LaneId lane, std::span<const Token> text, std::int32_t n_computed, std::int32_t n_new,

@@ -81,16 +81,13 @@ Result<void> Engine::submit(Request request) {
     return {};
 }
 
-std::optional<FinishedStats> Engine::cancel(RequestKey key) {
+std::optional<GenerationStats> Engine::cancel(RequestKey key) {
     const std::optional<LaneId> lane = lanes_.find(key);
     if (const std::optional<WaitingRequest> waiting = readings_.remove(key)) {
-        FinishedStats stats;
-        stats.reason = Finish::cancel;
-        stats.n_prompt = static_cast<std::int32_t>(waiting->request.prompt.size());
-        return stats;
+        return cancelled_early(waiting->request);
     }
     if (!lane) return admission_.cancel(key, clock_.now_s());
-    const FinishedStats stats = at(*lane)->stats(Finish::cancel, clock_.now_s());
+    const GenerationStats stats = at(*lane)->stats(StopReason::cancel, clock_.now_s());
     release(*lane, {}, true);
     return stats;
 }

@@ -12,40 +12,15 @@
 
 #include "base/result.h"
 #include "base/token.h"
+#include "records/records.h"
 
 namespace luce::wire {
 
 // A request's number on the wire, 0 <= id. Positional commands run as request 0.
 using RequestId = std::int32_t;
 
-// The links of a sampler chain, by llama.cpp's names.
-enum class SamplerKind { penalties, dry, top_n_sigma, top_k, typ_p, top_p, min_p, xtc, temperature };
-
-// Unset means "as the daemon does it by default": greedy, no penalty.
-struct SamplingArgs {
-    std::optional<float> temperature;           // >= 0; 0 is greedy
-    std::optional<float> top_p;                 // 0 < p <= 1
-    std::optional<std::int32_t> top_k;          // >= 0; 0 is off
-    std::optional<float> min_p;                 // 0 <= p <= 1
-    std::optional<float> repeat_penalty;        // > 0; 1 is off
-    std::optional<float> presence_penalty;      // finite
-    std::optional<float> frequency_penalty;     // finite
-    std::optional<std::int32_t> repeat_last_n;  // tokens that the three look back on; 0: none
-    std::optional<float> dry_multiplier;        // >= 0; 0 is off
-    std::optional<float> dry_base;              // > 0
-    std::optional<std::int32_t> dry_allowed_length;
-    std::optional<std::int32_t> dry_last_n;                // tokens that it looks back on
-    std::optional<std::vector<std::string>> dry_breakers;  // texts that end a repetition, none empty
-    std::optional<float> typical_p;                        // 0 < p <= 1; 1 is off
-    std::optional<float> top_n_sigma;                      // >= 0; 0 is off
-    std::optional<float> xtc_probability;                  // 0 <= p <= 1; 0 is off
-    std::optional<float> xtc_threshold;                    // 0 <= p <= 1
-    std::optional<float> dynatemp_range;                   // >= 0; 0 is off
-    std::optional<float> dynatemp_exponent;                // > 0
-    std::optional<std::vector<SamplerKind>> order;         // each once; what is not named is off
-    std::optional<std::uint64_t> seed;
-    std::vector<std::pair<Token, float>> logit_bias;  // a bias may be -inf: never that token
-};
+using records::SamplerKind;
+using records::SamplingArgs;  // what a line leaves out is as the daemon does it by default: greedy, no penalty
 
 struct GrammarTrigger {
     enum class Kind { word, pattern, pattern_full, token };

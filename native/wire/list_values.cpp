@@ -3,7 +3,7 @@
 #include "wire/list_values.h"
 
 #include <algorithm>
-#include <cmath>
+#include <iterator>
 #include <limits>
 #include <optional>
 
@@ -93,16 +93,10 @@ Result<std::string> parse_item(std::string_view text) {
     return parse_text(text);
 }
 
-constexpr std::pair<std::string_view, SamplerKind> kSamplers[] = {
-    {"penalties", SamplerKind::penalties}, {"dry", SamplerKind::dry},     {"top_n_sigma", SamplerKind::top_n_sigma},
-    {"top_k", SamplerKind::top_k},         {"typ_p", SamplerKind::typ_p}, {"top_p", SamplerKind::top_p},
-    {"min_p", SamplerKind::min_p},         {"xtc", SamplerKind::xtc},     {"temperature", SamplerKind::temperature},
-};
-
 Result<SamplerKind> parse_sampler(std::string_view text) {
-    for (const auto& [name, kind] : kSamplers) {
-        if (text == name) return kind;
-    }
+    const auto found = std::ranges::find(records::kSamplerKindNames, text);
+    const auto index = found - std::begin(records::kSamplerKindNames);
+    if (found != std::end(records::kSamplerKindNames)) return static_cast<SamplerKind>(index);
     return bad_args("'" + shortened(text) + "' is no sampler");
 }
 

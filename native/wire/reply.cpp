@@ -7,6 +7,7 @@
 #include <charconv>
 #include <cmath>
 #include <concepts>
+#include <type_traits>
 
 #include "wire/percent.h"
 #include "wire/utf8.h"
@@ -103,12 +104,30 @@ std::string line_of_pairs(std::string_view start, const std::vector<std::pair<st
     return line;
 }
 
-std::string speculation_fields(const Speculation& did) {
-    std::string fields;
-    if (did.n_drafted > 0) append_field(fields, "accept", ratio(did.n_accepted, did.n_drafted));
-    append_fields(fields, "drafted", did.n_drafted, "accepted", did.n_accepted, "steps", did.n_steps, "spec_steps",
-                  did.n_speculated_steps, "draft_s", seconds(did.draft_s), "verify_s", seconds(did.verify_s));
-    return fields;
+void append_stat(std::string& line, const records::Field& field, double value) {
+    append_field(line, field.key, field.value == "rate" ? measure(value, kRateDigits) : seconds(value));
+}
+template <std::integral Count>
+void append_stat(std::string& line, const records::Field& field, Count value) {
+    append_field(line, field.key, value);
+}
+void append_stat(std::string& line, const records::Field& field, const std::string& text) {
+    append_field(line, field.key, percent_encode(text));
+}
+void append_stat(std::string& line, const records::Field& field, StopReason reason) {
+    append_field(line, field.key, name_of(reason));
+}
+template <typename Value>
+void append_stat(std::string& line, const records::Field& field, const std::optional<Value>& value) {
+    if (!value) return;
+    if constexpr (std::is_same_v<Value, Speculation>) {
+        if (value->n_drafted > 0) append_field(line, "accept", ratio(value->n_accepted, value->n_drafted));
+    }
+    if constexpr (std::is_class_v<Value>) {
+        visit_fields(*value, [&line](const records::Field& inner, const auto& one) { append_stat(line, inner, one); });
+    } else {
+        append_stat(line, field, *value);
+    }
 }
 
 // Binary32, little endian, in base64 (RFC 4648).
@@ -153,15 +172,11 @@ std::string clean_text(std::string_view text) {
 
 struct Formatter {
     std::string operator()(const GenerateOk& ok) const {
-        std::string line =
-            line_of("ok", "id", ok.id, "N", ok.n_prompt, "read", ok.n_read, "gen", ok.n_generated, "reused",
-                    ok.n_reused, "tier", percent_encode(ok.tier), "miss", percent_encode(ok.miss), "restored",
-                    ok.restored, "prefill_s", seconds(ok.prefill_s), "decode_s", seconds(ok.decode_s), "decode_tok_s",
-                    measure(ok.decode_tokens_per_s, kRateDigits));
-        if (ok.speculation) line += speculation_fields(*ok.speculation);
-        if (ok.experts) append_fields(line, "expert_hits", ok.experts->n_hits, "expert_misses", ok.experts->n_misses);
-        if (ok.output_path) append_field(line, "out", percent_encode(*ok.output_path));
-        append_field(line, "stop", name_of(ok.stop));
+        std::string line = line_of("ok", "id", ok.id);
+        visit_fields(ok.stats, [&](const records::Field& field, const auto& value) {
+            if (field.name == "stop" && ok.output_path) append_field(line, "out", percent_encode(*ok.output_path));
+            append_stat(line, field, value);
+        });
         return line;
     }
     std::string operator()(const CompressOk& r) const {
@@ -250,16 +265,6 @@ struct Formatter {
 };
 
 }  // namespace
-
-std::string_view name_of(StopReason reason) {
-    switch (reason) {
-        case StopReason::eos: return "eos";
-        case StopReason::limit: return "limit";
-        case StopReason::stop: return "stop";
-        case StopReason::cancel: return "cancel";
-    }
-    return "stop";
-}
 
 std::string_view name_of(Park::What what) { return what == Park::What::draft ? "draft" : "target"; }
 

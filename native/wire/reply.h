@@ -14,45 +14,19 @@
 
 namespace luce::wire {
 
-enum class StopReason { eos, limit, stop, cancel };
-std::string_view name_of(StopReason reason);
+using records::ExpertReads;
+using records::GenerationStats;
+using records::Speculation;
+using records::StopReason;
+
 std::string_view name_of(Park::What what);
 
-// What speculation did: `[accept=] drafted= accepted= steps= spec_steps= draft_s= verify_s=`. `accept` is worked out,
+// `ok [id=] N= … [out=] stop=`: the statistics by their keys. Speculation begins with `accept=`, which is worked out,
 // and missing where nothing was drafted.
-struct Speculation {
-    std::int64_t n_drafted = 0;
-    std::int64_t n_accepted = 0;
-    std::int64_t n_steps = 0;
-    std::int64_t n_speculated_steps = 0;
-    double draft_s = 0;
-    double verify_s = 0;
-};
-
-// Experts that a text's tokens read: `expert_hits= expert_misses=`.
-struct ExpertReads {
-    std::int64_t n_hits = 0;
-    std::int64_t n_misses = 0;
-};
-
-// `ok [id=] N= [read=] gen= reused= tier= miss= [restored=] prefill_s= decode_s= decode_tok_s= [speculation] [experts]
-// [out=] stop=`
 struct GenerateOk {
     std::optional<RequestId> id;
-    std::int32_t n_prompt = 0;
-    std::optional<std::int32_t> n_read;  // of the prompt, where only parts of it were read
-    std::int32_t n_generated = 0;
-    std::int32_t n_reused = 0;
-    std::string tier = "none";
-    std::string miss = "off";
-    std::optional<Position> restored;  // where a `restore=` began to compute
-    double prefill_s = 0;
-    double decode_s = 0;
-    double decode_tokens_per_s = 0;
-    std::optional<Speculation> speculation;  // only where the engine speculates
-    std::optional<ExpertReads> experts;      // only of a mixture whose experts lie in two memories
+    GenerationStats stats;
     std::optional<std::string> output_path;  // percent-encoded on the wire
-    StopReason stop = StopReason::limit;
 };
 
 // `ok [id=] in= out= parts=a:b,…`: of the prompt's tokens so many would be read, and where they stand in it.

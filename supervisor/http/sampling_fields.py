@@ -44,13 +44,13 @@ _Texts = Annotated[Any, WithJsonSchema(listed(TEXT))]
 _NAMES = {
     **{kind.value: kind for kind in SamplerKind},
     "top-k": SamplerKind.TOP_K, "topk": SamplerKind.TOP_K, "top-p": SamplerKind.TOP_P, "topp": SamplerKind.TOP_P,
-    "nucleus": SamplerKind.TOP_P, "min-p": SamplerKind.MIN_P, "minp": SamplerKind.MIN_P, "typ": SamplerKind.TYPICAL_P,
-    "typ-p": SamplerKind.TYPICAL_P, "typical_p": SamplerKind.TYPICAL_P, "temp": SamplerKind.TEMPERATURE,
+    "nucleus": SamplerKind.TOP_P, "min-p": SamplerKind.MIN_P, "minp": SamplerKind.MIN_P, "typ": SamplerKind.TYP_P,
+    "typ-p": SamplerKind.TYP_P, "typical_p": SamplerKind.TYP_P, "temp": SamplerKind.TEMPERATURE,
     "top-n-sigma": SamplerKind.TOP_N_SIGMA,
 }  # fmt: skip
 _LETTERS = {
     "e": SamplerKind.PENALTIES, "d": SamplerKind.DRY, "s": SamplerKind.TOP_N_SIGMA, "k": SamplerKind.TOP_K,
-    "y": SamplerKind.TYPICAL_P, "p": SamplerKind.TOP_P, "m": SamplerKind.MIN_P, "x": SamplerKind.XTC,
+    "y": SamplerKind.TYP_P, "p": SamplerKind.TOP_P, "m": SamplerKind.MIN_P, "x": SamplerKind.XTC,
     "t": SamplerKind.TEMPERATURE,
 }  # fmt: skip
 

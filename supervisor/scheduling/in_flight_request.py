@@ -13,11 +13,12 @@ from array import array
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from luce.protocol import (
     Generate,
     GenerateOk,
+    GenerationStats,
     ImageAt,
     InlineSnapshot,
     InlineSnapshotFailed,
@@ -32,7 +33,7 @@ from luce.protocol import (
 from luce.supervisor.engine.generation import GenerationReply, TokenEvent
 from luce.supervisor.prefix_cache.page_names import page_names, salted
 from luce.supervisor.prefix_cache.prefix_index import pack
-from luce.supervisor.requests import FinishedEvent, GenerateRequest, PrefillEvent, PromptTokenEvent
+from luce.supervisor.requests import FinishedEvent, GenerateRequest, PrefillEvent, PromptTokenEvent, fields_of
 from luce.supervisor.scheduling.crash_attribution import FailureCount
 
 Item = int | TokenEvent | PrefillEvent | PromptTokenEvent | FinishedEvent
@@ -218,28 +219,26 @@ class InFlightRequest:
         now_s = time.monotonic()
         started_s = now_s if self.started_s is None else self.started_s
         first_token_s = now_s if self.first_token_s is None else self.first_token_s
-        n_read = None if final is None else self._n_read(final)
-        event = FinishedEvent(
-            reason=StopReason.LIMIT if final is None else final.stop,
-            n_prompt=self.n_prompt,
-            n_generated=len(self.tokens),
-            n_reused=0 if final is None else min(final.n_reused, self.n_prompt if n_read is None else n_read),
-            tier="none" if final is None else final.tier,
-            miss="none" if final is None else final.miss,
-            queue_s=started_s - self.asked_s,
-            prefill_s=first_token_s - started_s,
-            decode_s=now_s - first_token_s,
-            seed=self.seed,
-            n_read=n_read,
-            n_resumes=max(self.n_attempts - 1, 0),
-            speculation=None if final is None else final.speculation,
-            experts=None if final is None else final.experts,
-        )
+        stats = final or GenerationStats(miss="none")
+        n_read = self._n_read(stats)
+        own: dict[str, Any] = {
+            "n_prompt": self.n_prompt,
+            "n_read": n_read,
+            "n_generated": len(self.tokens),
+            "n_reused": min(stats.n_reused, self.n_prompt if n_read is None else n_read),
+        }
         if final is None or self.n_attempts != 1:
-            return event
-        return replace(event, prefill_s=final.prefill_s, decode_s=final.decode_s)
+            decode_s = now_s - first_token_s
+            rate = max(len(self.tokens) - 1, 0) / decode_s if decode_s > 0 else 0.0
+            own |= {"prefill_s": first_token_s - started_s, "decode_s": decode_s, "decode_tokens_per_s": rate}
+        return FinishedEvent(
+            **fields_of(stats, GenerationStats) | own,
+            queue_s=started_s - self.asked_s,
+            seed=self.seed,
+            n_resumes=max(self.n_attempts - 1, 0),
+        )
 
-    def _n_read(self, final: GenerateOk) -> int | None:
+    def _n_read(self, final: GenerationStats) -> int | None:
         """Of the prompt itself: an engine counts what it was given of the answer too, and has read all of that."""
         if final.n_read is None:
             return None

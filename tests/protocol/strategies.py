@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from math import inf
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from hypothesis import strategies as st
 
@@ -84,6 +84,7 @@ from luce.protocol import (
     Weights,
     WriteText,
 )
+from luce.protocol.command_table import RECORDS
 
 Value = TypeVar("Value")
 
@@ -101,30 +102,22 @@ def maybe(values: st.SearchStrategy[Value]) -> st.SearchStrategy[Value | None]:
     return st.none() | values
 
 
+_VALUES: dict[str, st.SearchStrategy[Any]] = {
+    "count": counts,
+    "logit_bias": st.lists(st.tuples(counts, reals | st.just(-inf)), max_size=3).map(tuple),
+    "not_negative": st.floats(0, 1e30),
+    "positive": positives,
+    "positive_probability": st.floats(1e-30, 1),
+    "probability": st.floats(0, 1),
+    "real": reals,
+    "samplers": st.lists(st.sampled_from(SamplerKind), unique=True).map(tuple),
+    "texts": st.lists(texts.filter(bool), max_size=3).map(tuple),
+    "uint64": st.integers(0, (1 << 64) - 1),
+}
+"""By what commands.json says of a value."""
 samplings = st.builds(
     SamplingArgs,
-    temperature=maybe(st.floats(0, 1e30)),
-    top_p=maybe(st.floats(1e-30, 1)),
-    top_k=maybe(counts),
-    min_p=maybe(st.floats(0, 1)),
-    repeat_penalty=maybe(positives),
-    presence_penalty=maybe(reals),
-    frequency_penalty=maybe(reals),
-    repeat_last_n=maybe(counts),
-    dry_multiplier=maybe(st.floats(0, 1e30)),
-    dry_base=maybe(positives),
-    dry_allowed_length=maybe(counts),
-    dry_last_n=maybe(counts),
-    dry_breakers=maybe(st.lists(texts.filter(bool), max_size=3).map(tuple)),
-    typical_p=maybe(st.floats(1e-30, 1)),
-    top_n_sigma=maybe(st.floats(0, 1e30)),
-    xtc_probability=maybe(st.floats(0, 1)),
-    xtc_threshold=maybe(st.floats(0, 1)),
-    dynatemp_range=maybe(st.floats(0, 1e30)),
-    dynatemp_exponent=maybe(positives),
-    order=maybe(st.lists(st.sampled_from(SamplerKind), unique=True).map(tuple)),
-    seed=maybe(st.integers(0, (1 << 64) - 1)),
-    logit_bias=st.lists(st.tuples(counts, reals | st.just(-inf)), max_size=3).map(tuple),
+    **{key.field: _VALUES[key.value] | st.just(getattr(SamplingArgs(), key.field)) for key in RECORDS["SamplingArgs"]},
 )
 triggers = st.builds(
     GrammarTrigger,

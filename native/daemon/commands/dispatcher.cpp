@@ -17,12 +17,6 @@ constexpr std::size_t kMaxEnded = 64;  // whose numbers are remembered for snaps
 constexpr std::size_t kMaxTurnBytes = 64u << 20;
 constexpr std::size_t kMaxBacklogBytes = 64u << 20;
 
-engine::FinishedStats cancelled_stats() {
-    engine::FinishedStats stats;
-    stats.reason = engine::Finish::cancel;
-    return stats;
-}
-
 bool needs_token_reader(const GeneratingCommand& command) { return command.form != wire::Generate::Form::file; }
 
 }  // namespace
@@ -222,9 +216,9 @@ void Dispatcher::take_turns() {
 void Dispatcher::end_before_start(const GeneratingCommand& command) {
     wire::GenerateOk ok;
     if (command.form == wire::Generate::Form::named) ok.id = command.id;
-    ok.n_prompt = static_cast<std::int32_t>(command.prompt.size());
+    ok.stats.n_prompt = static_cast<std::int32_t>(command.prompt.size());
+    ok.stats.stop = wire::StopReason::cancel;
     ok.output_path = command.output_path;
-    ok.stop = wire::StopReason::cancel;
     for (const wire::SnapshotPoint& point : command.memory.snapshots) {
         output_.send_reply(wire::InlineSnapshotFailed{ok.id, point.slot, ErrorCode::cancelled});
     }
@@ -317,7 +311,7 @@ void Dispatcher::on_status(const wire::Status& command) {
     add("prefill_left_out", status.reading.n_left_out);
     add("prefill_repaired", status.n_repaired_tokens);
     add("prefill_repairs", status.n_repairs);
-    if (status.speculation) wire::append_speculation(line, to_wire(*status.speculation));
+    if (status.speculation) wire::append_speculation(line, *status.speculation);
     add("backlog_bytes", output_.backlog_bytes());
     for (auto& field : describe_()) line.fields.push_back(std::move(field));
     if (command.check) line.fields.emplace_back("integrity", engine_.check_integrity().value_or("ok"));
@@ -378,16 +372,12 @@ void Dispatcher::on_chosen(const engine::ChosenEvent& event) {
     forget(it);
 }
 
-void Dispatcher::finish(engine::RequestKey key, const engine::FinishedStats& stats) {
+void Dispatcher::finish(engine::RequestKey key, const engine::GenerationStats& stats) {
     const auto it = running_.find(key);
     const Running& running = it->second;
     report_missing_snapshots(running);
     output_.send_sentinel(running.id);
-    wire::Reply reply;
-    wire::GenerateOk ok = to_wire(stats);
-    ok.id = running.reply_id();
-    ok.output_path = running.output_path;
-    reply = ok;
+    wire::Reply reply = wire::GenerateOk{running.reply_id(), stats, running.output_path};
     if (running.output_path) {
         const Result<void> written = write_file_atomically(*running.output_path, to_counted_bytes(running.output));
         if (!written) reply = wire::Err{running.reply_id(), written.error()};
@@ -436,7 +426,7 @@ void Dispatcher::end_all() {
     while (!running_.empty()) {
         const engine::RequestKey key = running_.begin()->first;
         const auto stats = engine_.cancel(key);
-        finish(key, stats.value_or(cancelled_stats()));
+        finish(key, stats.value_or(engine::cancelled_early({})));
     }
     take_turns();
 }

@@ -107,7 +107,7 @@ private:
     Result<void> submit(const GeneratingCommand& command, engine::RequestKey key);
     void end_before_start(const GeneratingCommand& command);
     void refuse(const GeneratingCommand& command, const Error& error, bool owns_id);
-    void finish(engine::RequestKey key, const engine::FinishedStats& stats);
+    void finish(engine::RequestKey key, const engine::GenerationStats& stats);
     void fail(engine::RequestKey key, const Error& error);
     void forget(std::map<engine::RequestKey, Running>::iterator it);
     void end_all();

@@ -6,13 +6,9 @@
 
 #include "base/token.h"
 #include "engine/decoder.h"
-#include "engine/request.h"
-#include "wire/reply.h"
 
 namespace luce::daemon {
 
 std::vector<std::pair<Token, float>> to_wire(const std::vector<engine::TokenLogprob>& logprobs);
-wire::Speculation to_wire(const engine::SpeculationStats& stats);
-wire::GenerateOk to_wire(const engine::FinishedStats& stats);  // whose request it is, and its file, are left open
 
 }  // namespace luce::daemon

@@ -10,54 +10,6 @@ namespace {
 
 constexpr std::size_t kMaxGrammarBytes = 8u << 20;
 
-std::vector<engine::SamplerKind> to_order(const std::vector<wire::SamplerKind>& kinds) {
-    using To = engine::SamplerKind;
-    using From = wire::SamplerKind;
-    std::vector<To> order;
-    for (const From kind : kinds) {
-        switch (kind) {
-            case From::penalties: order.push_back(To::penalties); break;
-            case From::dry: order.push_back(To::dry); break;
-            case From::top_n_sigma: order.push_back(To::top_n_sigma); break;
-            case From::top_k: order.push_back(To::top_k); break;
-            case From::typ_p: order.push_back(To::typ_p); break;
-            case From::top_p: order.push_back(To::top_p); break;
-            case From::min_p: order.push_back(To::min_p); break;
-            case From::xtc: order.push_back(To::xtc); break;
-            case From::temperature: order.push_back(To::temperature); break;
-        }
-    }
-    return order;
-}
-
-engine::SamplingParams to_sampling(const wire::SamplingArgs& args, std::uint64_t default_seed) {
-    const engine::SamplingParams off;
-    engine::SamplingParams params;
-    params.temperature = args.temperature.value_or(off.temperature);
-    params.top_p = args.top_p.value_or(off.top_p);
-    params.top_k = args.top_k.value_or(off.top_k);
-    params.min_p = args.min_p.value_or(off.min_p);
-    params.repeat_penalty = args.repeat_penalty.value_or(off.repeat_penalty);
-    params.presence_penalty = args.presence_penalty.value_or(off.presence_penalty);
-    params.frequency_penalty = args.frequency_penalty.value_or(off.frequency_penalty);
-    params.repeat_last_n = args.repeat_last_n.value_or(off.repeat_last_n);
-    params.dry_multiplier = args.dry_multiplier.value_or(off.dry_multiplier);
-    params.dry_base = args.dry_base.value_or(off.dry_base);
-    params.dry_allowed_length = args.dry_allowed_length.value_or(off.dry_allowed_length);
-    params.dry_last_n = args.dry_last_n.value_or(off.dry_last_n);
-    params.dry_breakers = args.dry_breakers.value_or(off.dry_breakers);
-    params.typical_p = args.typical_p.value_or(off.typical_p);
-    params.top_n_sigma = args.top_n_sigma.value_or(off.top_n_sigma);
-    params.xtc_probability = args.xtc_probability.value_or(off.xtc_probability);
-    params.xtc_threshold = args.xtc_threshold.value_or(off.xtc_threshold);
-    params.dynatemp_range = args.dynatemp_range.value_or(off.dynatemp_range);
-    params.dynatemp_exponent = args.dynatemp_exponent.value_or(off.dynatemp_exponent);
-    if (args.order) params.order = to_order(*args.order);
-    params.seed = args.seed.value_or(default_seed);
-    params.logit_bias = args.logit_bias;
-    return params;
-}
-
 engine::Trigger to_trigger(const wire::GrammarTrigger& trigger) {
     using To = engine::Trigger::Kind;
     using From = wire::GrammarTrigger::Kind;
@@ -171,7 +123,8 @@ Result<engine::Request> RequestBuilder::build(const GeneratingCommand& command, 
     if (!constraint) return constraint.error();
     request.constraint = std::move(constraint).value();
     request.n_generate = command.n_generate;
-    request.sampling = to_sampling(command.sampling, defaults_.seed ? *defaults_.seed : fresh_seed());
+    request.sampling = command.sampling;
+    if (!request.sampling.seed) request.sampling.seed = defaults_.seed ? *defaults_.seed : fresh_seed();
     request.stop_tokens = command.stop_tokens;
     request.n_least = command.n_least;
     request.ignores_eos = command.ignore_eos;

@@ -10,6 +10,7 @@
 #include "llama/decoding/logit_choice.h"
 #include "llama/grammar/constraint_checks.h"
 #include "llama/sampling/temperature_draw.h"
+#include "records/sampling.h"
 
 namespace luce::llama {
 namespace {
@@ -49,13 +50,13 @@ Result<Token> picked(const llama_token_data_array& candidates) {
 }  // namespace
 
 ChainSampler::ChainSampler(common_sampler_ptr chain, ChainShape shape, std::unique_ptr<TokenConstraint> constraint,
-                           const LlamaDecoder& decoder, const engine::SamplingParams& sampling)
+                           const LlamaDecoder& decoder, const engine::SamplingArgs& sampling)
     : RowSampler(decoder),
       sampler_(std::move(chain)),
       shape_(std::move(shape)),
       constraint_(std::move(constraint)),
-      seed_(sampling.seed),
-      draws_(!sampling.is_greedy()) {}
+      seed_(sampling.seed.value_or(0)),
+      draws_(!is_greedy(sampling)) {}
 
 Result<void> ChainSampler::accept_prompt(const Request& request, std::int32_t n_remembered) {
     const auto n_prompt = static_cast<std::int32_t>(request.prompt.size());
@@ -84,12 +85,11 @@ void ChainSampler::reseed() {
     llama_sampler* chain = common_sampler_get(sampler_.get());
     const auto take_last = [chain] { return llama_sampler_chain_remove(chain, llama_sampler_chain_n(chain) - 1); };
     llama_sampler_free(take_last());
-    if (shape_.xtc) {
+    if (shape_.early_draw) {
         std::vector<llama_sampler*> behind;
-        while (llama_sampler_chain_n(chain) > shape_.xtc->link + 1) behind.push_back(take_last());
+        while (llama_sampler_chain_n(chain) > shape_.early_draw->link + 1) behind.push_back(take_last());
         llama_sampler_free(take_last());
-        const std::uint32_t seed = draw_seed(~seed_, n_drawn_);
-        llama_sampler_chain_add(chain, llama_sampler_init_xtc(shape_.xtc->probability, shape_.xtc->threshold, 0, seed));
+        llama_sampler_chain_add(chain, shape_.early_draw->make(draw_seed(~seed_, n_drawn_)));
         for (auto link = behind.rbegin(); link != behind.rend(); ++link) llama_sampler_chain_add(chain, *link);
     }
     llama_sampler_chain_add(chain, llama_sampler_init_dist(seed_of_draw()));

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -24,13 +25,12 @@ struct ChainShape {
     Tokens biased;                           // by logit_bias or the vocabulary, each once
     std::size_t n_penalized = 0;             // the last so many tokens are; 0: no penalties
 
-    // The link before the last that draws too.
-    struct Xtc {
+    // The link before the last that draws too, and how it is made with a seed.
+    struct Draw {
         int link;
-        float probability;
-        float threshold;
+        std::function<llama_sampler*(std::uint32_t seed)> make;
     };
-    std::optional<Xtc> xtc;
+    std::optional<Draw> early_draw;
 
     std::uint64_t n_least = 0;  // before so many tokens …
     Tokens ends;                // … none of these is chosen, if there is another
@@ -40,7 +40,7 @@ class ChainSampler final : public RowSampler {
 public:
     // `chain` has neither grammar nor budget; `constraint` may be none.
     ChainSampler(common_sampler_ptr chain, ChainShape shape, std::unique_ptr<TokenConstraint> constraint,
-                 const LlamaDecoder& decoder, const engine::SamplingParams& sampling);
+                 const LlamaDecoder& decoder, const engine::SamplingArgs& sampling);
 
     // Bring the state to where it is after the prompt. Throws what llama.cpp's grammar throws.
     Result<void> accept_prompt(const engine::Request& request, std::int32_t n_remembered);

@@ -12,6 +12,7 @@
 #include "llama/grammar/constraint_checks.h"
 #include "llama/sampling/chain_sampler.h"
 #include "llama/sampling/row_sampler.h"
+#include "records/sampling.h"
 #include "sampling.h"
 
 namespace luce::llama {
@@ -19,7 +20,7 @@ namespace {
 
 using engine::Request;
 using engine::SamplerKind;
-using engine::SamplingParams;
+using engine::SamplingArgs;
 
 // Greedy decoding with nothing in the way: the largest logit, the first of equal ones.
 class GreedySampler final : public RowSampler {
@@ -42,48 +43,34 @@ constexpr std::size_t kMostBreakers = 16;  // each is looked for in all of the v
 constexpr std::size_t kMostBiased = 512;  // that a search among them for each candidate is cheap
 
 // The two that are greedy's too; the others cut or draw.
-bool is_needed(SamplerKind kind, const SamplingParams& from) {
-    if (kind == SamplerKind::penalties) return from.has_penalties();
-    if (kind == SamplerKind::dry) return from.has_dry();
-    if (from.is_greedy()) return false;
+bool is_needed(SamplerKind kind, const SamplingArgs& from) {
+    if (kind == SamplerKind::penalties) return has_penalties(from);
+    if (kind == SamplerKind::dry) return has_dry(from);
+    if (is_greedy(from)) return false;
     switch (kind) {
         case SamplerKind::top_n_sigma: return from.top_n_sigma > 0.0F;
         case SamplerKind::top_k: return from.top_k > 0;
         case SamplerKind::typ_p: return from.typical_p < 1.0F;
         case SamplerKind::top_p: return from.top_p < 1.0F;
         case SamplerKind::min_p: return from.min_p > 0.0F;
-        case SamplerKind::xtc: return from.has_xtc();
+        case SamplerKind::xtc: return from.xtc_probability > 0.0F && from.xtc_threshold <= 0.5F;
         default: return true;
     }
 }
 
-common_sampler_type type_of(SamplerKind kind) {
-    switch (kind) {
-        case SamplerKind::penalties: return COMMON_SAMPLER_TYPE_PENALTIES;
-        case SamplerKind::dry: return COMMON_SAMPLER_TYPE_DRY;
-        case SamplerKind::top_n_sigma: return COMMON_SAMPLER_TYPE_TOP_N_SIGMA;
-        case SamplerKind::top_k: return COMMON_SAMPLER_TYPE_TOP_K;
-        case SamplerKind::typ_p: return COMMON_SAMPLER_TYPE_TYPICAL_P;
-        case SamplerKind::top_p: return COMMON_SAMPLER_TYPE_TOP_P;
-        case SamplerKind::min_p: return COMMON_SAMPLER_TYPE_MIN_P;
-        case SamplerKind::xtc: return COMMON_SAMPLER_TYPE_XTC;
-        case SamplerKind::temperature: break;
-    }
-    return COMMON_SAMPLER_TYPE_TEMPERATURE;
-}
-
 // Only the links that do something, in the order that is asked for; no cut leaves the largest logit out. The
 // temperature comes last where decoding is greedy: that is how `common` knows it.
-void apply_links(const SamplingParams& from, common_params_sampling& to) {
-    to.samplers.clear();
+void apply_links(const SamplingArgs& from, common_params_sampling& to) {
+    std::vector<std::string> names;
     for (const SamplerKind kind : from.order) {
-        if (is_needed(kind, from)) to.samplers.push_back(type_of(kind));
+        if (is_needed(kind, from)) names.emplace_back(name_of(kind));
     }
-    if (from.is_greedy()) to.samplers.push_back(COMMON_SAMPLER_TYPE_TEMPERATURE);
+    to.samplers = common_sampler_types_from_names(names);
+    if (is_greedy(from)) to.samplers.push_back(COMMON_SAMPLER_TYPE_TEMPERATURE);
 }
 
-void apply_sampling(const SamplingParams& from, common_params_sampling& to) {
-    to.temp = from.is_greedy() ? 0.0F : from.temperature;
+void apply_sampling(const SamplingArgs& from, common_params_sampling& to) {
+    to.temp = is_greedy(from) ? 0.0F : from.temperature;
     to.top_k = from.top_k;
     to.top_p = from.top_p;
     to.min_p = from.min_p;
@@ -110,8 +97,8 @@ void apply_sampling(const SamplingParams& from, common_params_sampling& to) {
 }
 
 // Of the chain that apply_sampling() asks for. Penalties change single tokens, which are known.
-FirstCut first_cut(const SamplingParams& sampling, const common_params_sampling& params) {
-    if (sampling.is_greedy() && !sampling.has_dry()) return {FirstCut::Kind::largest};
+FirstCut first_cut(const SamplingArgs& sampling, const common_params_sampling& params) {
+    if (is_greedy(sampling) && !has_dry(sampling)) return {FirstCut::Kind::largest};
     for (const common_sampler_type link : params.samplers) {
         switch (link) {
             case COMMON_SAMPLER_TYPE_PENALTIES: break;
@@ -132,7 +119,7 @@ ChainShape shape_of(const Request& request, const common_params_sampling& params
     const bool has_links = std::any_of(params.samplers.begin(), params.samplers.end(),
                                        [](auto link) { return link != COMMON_SAMPLER_TYPE_TEMPERATURE; });
     shape.cut = first_cut(request.sampling, params);
-    const bool is_penalized = request.sampling.has_penalties() && request.sampling.is_ordered(SamplerKind::penalties);
+    const bool is_penalized = has_penalties(request.sampling) && is_ordered(request.sampling, SamplerKind::penalties);
     if (is_penalized) shape.n_penalized = static_cast<std::size_t>(params.penalty_last_n);
     for (const auto& [token, bias] : request.sampling.logit_bias) shape.biased.push_back(token);
     std::copy_if(suppressed.begin(), suppressed.end(), std::back_inserter(shape.biased),
@@ -142,9 +129,9 @@ ChainShape shape_of(const Request& request, const common_params_sampling& params
     const bool is_any_twice = std::adjacent_find(shape.biased.begin(), shape.biased.end()) != shape.biased.end();
     const bool is_late = shape.n_penalized > 0 || !shape.biased.empty();
     if (shape.cut.kind == FirstCut::Kind::top_p && is_late) shape.cut = {};
-    if (!request.sampling.is_greedy() && !has_links && !is_late && request.sampling.dynatemp_range <= 0.0F) {
+    if (!is_greedy(request.sampling) && !has_links && !is_late && request.sampling.dynatemp_range <= 0.0F) {
         shape.temperature_alone =
-            request.sampling.is_ordered(SamplerKind::temperature) ? request.sampling.temperature : 1.0F;
+            is_ordered(request.sampling, SamplerKind::temperature) ? request.sampling.temperature : 1.0F;
     }
     if (params.penalty_last_n > kMostTouched && is_penalized) {
         shape.n_penalized = 0;
@@ -155,12 +142,13 @@ ChainShape shape_of(const Request& request, const common_params_sampling& params
     return shape;
 }
 
-// Where in the chain the second link stands that draws.
-std::optional<ChainShape::Xtc> xtc_link(llama_sampler& chain, const SamplingParams& sampling) {
+// XTC draws before the last link.
+std::optional<ChainShape::Draw> early_draw(llama_sampler& chain, const SamplingArgs& sampling) {
     for (int i = 0; i < llama_sampler_chain_n(&chain); ++i) {
-        if (std::string_view(llama_sampler_name(llama_sampler_chain_get(&chain, i))) == "xtc") {
-            return ChainShape::Xtc{i, sampling.xtc_probability, sampling.xtc_threshold};
-        }
+        if (std::string_view(llama_sampler_name(llama_sampler_chain_get(&chain, i))) != "xtc") continue;
+        return ChainShape::Draw{i, [p = sampling.xtc_probability, t = sampling.xtc_threshold](std::uint32_t seed) {
+                                    return llama_sampler_init_xtc(p, t, 0, seed);
+                                }};
     }
     return std::nullopt;
 }
@@ -177,8 +165,8 @@ Tokens ends_of(const Request& request, const LlamaDecoder& decoder, std::int32_t
 }
 
 // llama.cpp adds up the biases of an id named twice, in an order of its own; and a sum that overflows bans everything.
-Result<void> check_sampling(const SamplingParams& sampling) {
-    if (sampling.has_dry() && sampling.dry_breakers.size() > kMostBreakers) {
+Result<void> check_sampling(const SamplingArgs& sampling) {
+    if (has_dry(sampling) && sampling.dry_breakers.size() > kMostBreakers) {
         return Error{ErrorCode::bad_args, "dry_breakers= names more than " + std::to_string(kMostBreakers) + " texts"};
     }
     std::vector<Token> tokens;
@@ -196,17 +184,17 @@ Result<void> check_sampling(const SamplingParams& sampling) {
 
 Result<std::unique_ptr<engine::TokenSampler>> LlamaSamplerFactory::create(const Request& request) {
     const ModelInfo& info = model_.info();
-    const SamplingParams& sampling = request.sampling;
+    const SamplingArgs& sampling = request.sampling;
     if (Result<void> checked = check_constraint(request.constraint, model_); !checked) return checked.error();
     if (Result<void> checked = check_sampling(sampling); !checked) return checked.error();
-    if (sampling.has_dry() && !info.has_text) {
+    if (has_dry(sampling) && !info.has_text) {
         return Error{ErrorCode::bad_args, "dry= needs a vocabulary with texts: this model has ids only"};
     }
     std::int32_t n_suppressed = 0;
     const llama_token* first_suppressed =
         info.has_text ? llama_vocab_get_suppress_tokens(model_.vocab(), &n_suppressed) : nullptr;
     const std::span<const Token> suppressed(first_suppressed, static_cast<std::size_t>(n_suppressed));
-    const bool is_plain = sampling.is_greedy() && !sampling.has_penalties() && !sampling.has_dry() &&
+    const bool is_plain = is_greedy(sampling) && !has_penalties(sampling) && !has_dry(sampling) &&
                           sampling.logit_bias.empty() && !request.constraint.any() && n_suppressed == 0 &&
                           request.n_least == 0;
     if (is_plain) return std::unique_ptr<engine::TokenSampler>(std::make_unique<GreedySampler>(decoder_));
@@ -221,12 +209,12 @@ Result<std::unique_ptr<engine::TokenSampler>> LlamaSamplerFactory::create(const 
         }
         common_sampler_ptr chain(common_sampler_init(model_.model(), params));
         ChainShape shape = shape_of(request, params, suppressed, info.n_vocab);
-        shape.xtc = xtc_link(*common_sampler_get(chain.get()), sampling);
+        shape.early_draw = early_draw(*common_sampler_get(chain.get()), sampling);
         if (request.n_least > 0) shape.ends = ends_of(request, decoder_, info.n_vocab);
         auto sampler = std::make_unique<ChainSampler>(std::move(chain), std::move(shape), std::move(constraint),
                                                       decoder_, sampling);
-        const std::int32_t n_remembered = std::max({params.n_prev, sampling.has_penalties() ? params.penalty_last_n : 0,
-                                                    sampling.has_dry() ? params.dry_penalty_last_n : 0});
+        const std::int32_t n_remembered = std::max({params.n_prev, has_penalties(sampling) ? params.penalty_last_n : 0,
+                                                    has_dry(sampling) ? params.dry_penalty_last_n : 0});
         const Result<void> accepted = sampler->accept_prompt(request, n_remembered);
         if (!accepted) return accepted.error();
         return std::unique_ptr<engine::TokenSampler>(std::move(sampler));

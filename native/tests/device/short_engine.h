@@ -182,7 +182,7 @@ struct Short : Setup {
     std::unique_ptr<Speculator> speculator;
     Engine engine;
     std::map<RequestKey, Tokens> tokens;
-    std::map<RequestKey, FinishedStats> finished;
+    std::map<RequestKey, GenerationStats> finished;
     std::vector<Error> failures;
 };
 

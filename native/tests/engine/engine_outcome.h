@@ -31,7 +31,7 @@ inline Tokens random_prompt(std::mt19937& random, int n) {
 
 struct Outcome {
     std::map<engine::RequestKey, Tokens> tokens;
-    std::map<engine::RequestKey, engine::FinishedStats> finished;
+    std::map<engine::RequestKey, engine::GenerationStats> finished;
     std::map<engine::RequestKey, Error> failed;
 
     void take(const std::vector<engine::Event>& events) {

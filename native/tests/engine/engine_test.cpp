@@ -63,8 +63,8 @@ TEST_CASE("one request: prompt in slices, then token by token up to its limit") 
     REQUIRE(s.engine.submit(request(1, prompt, 20)));
     const Outcome outcome = run_all(s.engine);
     CHECK(outcome.tokens.at(RequestKey{1}) == expected_answer(prompt, 20, 256));
-    const FinishedStats& stats = outcome.finished.at(RequestKey{1});
-    CHECK(stats.reason == Finish::limit);
+    const GenerationStats& stats = outcome.finished.at(RequestKey{1});
+    CHECK(stats.stop == StopReason::limit);
     CHECK(stats.n_prompt == 100);
     CHECK(stats.n_generated == 20);
     CHECK(s.decoder.n_lanes_in_use() == 0);
@@ -156,7 +156,7 @@ TEST_CASE("a text ends at the context, an answer at an end token or a stop token
     s.samplers.end_at = 13;
     REQUIRE(s.engine.submit(request(2, Tokens(10, 3), 100)));
     const Outcome ended = run_all(s.engine);
-    CHECK(ended.finished.at(RequestKey{2}).reason == Finish::eos);
+    CHECK(ended.finished.at(RequestKey{2}).reason == StopReason::eos);
     CHECK(ended.tokens.at(RequestKey{2}).size() == 4);
     CHECK(ended.tokens.at(RequestKey{2}).back() == kEndToken);
 
@@ -169,7 +169,7 @@ TEST_CASE("a text ends at the context, an answer at an end token or a stop token
     Request stopping = request(4, Tokens(10, 3), 50);
     stopping.stop_tokens = {expected_answer(Tokens(10, 3), 5, 64).back()};
     REQUIRE(s.engine.submit(std::move(stopping)));
-    CHECK(run_all(s.engine).finished.at(RequestKey{4}).reason == Finish::stop);
+    CHECK(run_all(s.engine).finished.at(RequestKey{4}).reason == StopReason::stop);
 }
 
 TEST_CASE("what cannot run is refused with its code and leaves no trace") {
@@ -289,10 +289,10 @@ TEST_CASE("cancel ends a request wherever it is, and nobody else's") {
         Outcome outcome;
         for (unsigned steps = random() % 60; steps > 0; --steps) outcome.take(s.engine.step());
         const RequestKey cancelled{random() % 5};
-        const std::optional<FinishedStats> stats = s.engine.cancel(cancelled);
+        const std::optional<GenerationStats> stats = s.engine.cancel(cancelled);
         REQUIRE(stats.has_value() == !outcome.finished.contains(cancelled));
         if (stats) {
-            CHECK(stats->reason == Finish::cancel);
+            CHECK(stats->stop == StopReason::cancel);
             CHECK(static_cast<std::size_t>(stats->n_generated) == outcome.tokens[cancelled].size());
         }
         CHECK(!s.engine.cancel(cancelled));

@@ -124,7 +124,7 @@ TEST_CASE("only what matters is read, and the answer is that of these parts") {
         s.run(1);
         const Tokens read = read_of(prompt, {0, 7, 20, 36, 37, 38, 39});
         CHECK(s.outcome.tokens.at(RequestKey{1}) == answer_to(read, 5));
-        const FinishedStats& stats = s.outcome.finished.at(RequestKey{1});
+        const GenerationStats& stats = s.outcome.finished.at(RequestKey{1});
         CHECK(stats.n_prompt == 40 * kChunk);
         CHECK(stats.n_read == 7 * kChunk);
         CHECK(s.engine.status().reading.n_left_out == 33 * kChunk);

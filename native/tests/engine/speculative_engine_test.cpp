@@ -101,10 +101,10 @@ struct SpeculativeSetup {
 DecoderLimits limits_of(int n_pool, bool separate = false) { return {kVocab, n_pool, 64, 64, separate, 64}; }
 
 // Each step brings a token and those that it accepts; the first one is the prompt's.
-void check_steps(const FinishedStats& stats) {
+void check_steps(const GenerationStats& stats) {
     if (stats.n_generated < 2) return;
     REQUIRE(stats.speculation);
-    const SpeculationStats& s = *stats.speculation;
+    const Speculation& s = *stats.speculation;
     CHECK(s.n_steps + s.n_accepted == stats.n_generated - 1);
     CHECK(s.n_accepted <= s.n_drafted);
     CHECK(s.n_speculated_steps <= s.n_steps);
@@ -134,7 +134,7 @@ TEST_CASE("right drafts save calls, and the answer is that of plain decoding") {
         while (!s.engine->is_idle()) answers.take(s.engine->step());
         CHECK(answers.tokens.at(RequestKey{1}) == plain_answer(prompt, 200, 512, std::nullopt));
         CHECK(s.decoder.n_calls < 110);
-        const SpeculationStats stats = *answers.finished.at(RequestKey{1}).speculation;
+        const Speculation stats = *answers.finished.at(RequestKey{1}).speculation;
         CHECK(stats.n_accepted == stats.n_drafted);
         CHECK(stats.n_drafted > 100);
         CHECK(stats.n_steps + stats.n_accepted == 199);

@@ -200,7 +200,7 @@ TEST_CASE("a tree finds what the best token of each place would have missed") {
     }
     CHECK(answers.tokens.at(RequestKey{1}) == plain_answer(prompt, 200, 512, std::nullopt));
     // All that was accepted was accepted against a likelier one.
-    const SpeculationStats stats = *answers.finished.at(RequestKey{1}).speculation;
+    const Speculation stats = *answers.finished.at(RequestKey{1}).speculation;
     CHECK(stats.n_accepted > 100);
     CHECK(s.decoder.n_kept_others == stats.n_accepted);
     CHECK(stats.n_steps + stats.n_accepted == 199);
@@ -232,7 +232,7 @@ TEST_CASE("with the controller what is likeliest of a tree is verified, whatever
         s.check();
     }
     CHECK(answers.tokens.at(RequestKey{1}) == plain_answer(Tokens(40, 7), 2000, 4096, std::nullopt));
-    const SpeculationStats stats = *answers.finished.at(RequestKey{1}).speculation;
+    const Speculation stats = *answers.finished.at(RequestKey{1}).speculation;
     CHECK(stats.n_accepted > 1200);
     CHECK(10 * stats.n_accepted > 8 * stats.n_drafted);
     CHECK(s.decoder.n_trees > 0);

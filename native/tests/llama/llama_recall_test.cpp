@@ -26,7 +26,7 @@ TEST_CASE("recalled logits are sampled like computed ones, and the next decode k
     hot.sampling.temperature = 3.0F;
     const Token greedy_token = factory.create(greedy).value()->sample(0).value();
     Tokens hot_tokens;
-    for (hot.sampling.seed = 0; hot.sampling.seed < 20; ++hot.sampling.seed) {
+    for (hot.sampling.seed = 0; hot.sampling.seed < 20; ++*hot.sampling.seed) {
         hot_tokens.push_back(factory.create(hot).value()->sample(0).value());
     }
     CHECK(std::count(hot_tokens.begin(), hot_tokens.end(), hot_tokens[0]) < 20);
@@ -37,7 +37,7 @@ TEST_CASE("recalled logits are sampled like computed ones, and the next decode k
         CHECK(setup.decoder.logits(1).empty());
         CHECK(samplers.create(greedy).value()->sample(0).value() == greedy_token);
         Tokens tokens;
-        for (hot.sampling.seed = 0; hot.sampling.seed < 20; ++hot.sampling.seed) {
+        for (hot.sampling.seed = 0; hot.sampling.seed < 20; ++*hot.sampling.seed) {
             tokens.push_back(samplers.create(hot).value()->sample(0).value());
         }
         CHECK(tokens == hot_tokens);

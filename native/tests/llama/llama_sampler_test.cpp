@@ -135,7 +135,7 @@ Request random_constrained(Constraints& constraints, std::int32_t n_vocab) {
     std::mt19937& random = constraints.random();
     Request request = random_request(random, n_vocab);
     if (random() % 4 == 0) {
-        request.sampling = SamplingParams();
+        request.sampling = SamplingArgs();
         request.sampling.temperature = 0.3F + static_cast<float>(random() % 20) / 10;
         request.sampling.seed = random();
     }
@@ -156,7 +156,7 @@ TEST_CASE("tokens are those of common_sampler_sample for the same seed") {
         CAPTURE(round);
         Request request = random_request(random, n_vocab);
         if (round % 5 == 0) {
-            request.sampling = SamplingParams();
+            request.sampling = SamplingArgs();
             request.sampling.temperature = 0.1F + static_cast<float>(random() % 30) / 10;
             request.sampling.seed = random();
         }

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "engine/request.h"
+#include "records/sampling.h"
 #include "sampling.h"
 #include "tests/llama/llama_memory.h"
 
@@ -30,9 +31,9 @@ inline std::uint32_t seed_of_draw(std::uint64_t seed, std::uint64_t index) {
 // A table of the whole vocabulary for each token, which is what common_sampler_sample makes.
 class Reference {
 public:
-    Reference(Setup& setup, const Request& request) : setup_(setup), seed_(request.sampling.seed) {
-        const SamplingParams& from = request.sampling;
-        draws_ = !from.is_greedy();
+    Reference(Setup& setup, const Request& request) : setup_(setup), seed_(*request.sampling.seed) {
+        const SamplingArgs& from = request.sampling;
+        draws_ = !records::is_greedy(from);
         xtc_probability_ = from.xtc_probability;
         xtc_threshold_ = from.xtc_threshold;
         common_params_sampling params;
@@ -58,11 +59,7 @@ public:
         params.dynatemp_exponent = from.dynatemp_exponent;
         params.samplers.clear();
         for (const SamplerKind kind : from.order) {
-            constexpr common_sampler_type kTypes[] = {
-                COMMON_SAMPLER_TYPE_PENALTIES, COMMON_SAMPLER_TYPE_DRY,       COMMON_SAMPLER_TYPE_TOP_N_SIGMA,
-                COMMON_SAMPLER_TYPE_TOP_K,     COMMON_SAMPLER_TYPE_TYPICAL_P, COMMON_SAMPLER_TYPE_TOP_P,
-                COMMON_SAMPLER_TYPE_MIN_P,     COMMON_SAMPLER_TYPE_XTC,       COMMON_SAMPLER_TYPE_TEMPERATURE};
-            const common_sampler_type type = kTypes[static_cast<int>(kind)];
+            const common_sampler_type type = common_sampler_types_from_names({std::string(name_of(kind))}).at(0);
             // At a temperature of zero what cuts is left out: it would leave the largest logit in, or draw.
             if (draws_ || type == COMMON_SAMPLER_TYPE_PENALTIES || type == COMMON_SAMPLER_TYPE_DRY) {
                 params.samplers.push_back(type);
@@ -145,7 +142,7 @@ inline Request random_request(std::mt19937& random, std::int32_t n_vocab) {
     const auto one_of = [&](std::initializer_list<float> values) { return values.begin()[random() % values.size()]; };
     Request request;
     request.prompt = some_tokens(static_cast<int>(1 + random() % 90), static_cast<int>(random() % 100));
-    SamplingParams& sampling = request.sampling;
+    SamplingArgs& sampling = request.sampling;
     sampling.seed = random();
     sampling.temperature = one_of({0, 0.7F, 1, 3});
     sampling.top_k = static_cast<std::int32_t>(one_of({0, 1, 20, 40, 40, 200, 9000}));
@@ -165,7 +162,7 @@ inline Request random_request(std::mt19937& random, std::int32_t n_vocab) {
 }
 
 // Of the links that few requests ask for, some, in llama.cpp's order or another.
-inline void add_rare_links(std::mt19937& random, SamplingParams& sampling) {
+inline void add_rare_links(std::mt19937& random, SamplingArgs& sampling) {
     const auto one_of = [&](std::initializer_list<float> values) { return values.begin()[random() % values.size()]; };
     sampling.repeat_last_n = static_cast<std::int32_t>(one_of({0, 8, 64, 64, 2000}));
     sampling.dry_multiplier = one_of({0, 0.8F, 4});

@@ -227,7 +227,7 @@ private:
         return false;
     }
 
-    void check_end(const Live& live, const FinishedStats& stats) {
+    void check_end(const Live& live, const GenerationStats& stats) {
         const Request& r = live.request;
         REQUIRE(live.answer == expected_answer(r.prompt, r.n_generate, options_.n_ctx));
         REQUIRE(live.unreported.empty());
@@ -283,7 +283,7 @@ private:
     void cancel() {
         if (live_.empty()) return;
         const RequestKey key = std::next(live_.begin(), static_cast<std::ptrdiff_t>(pick(live_.size())))->first;
-        const std::optional<FinishedStats> stats = engine_->cancel(key);
+        const std::optional<GenerationStats> stats = engine_->cancel(key);
         REQUIRE(stats);
         REQUIRE(static_cast<std::size_t>(stats->n_generated) == live_.at(key).answer.size());
         end_request(key);

@@ -32,7 +32,7 @@ struct Play {
           engine(model, samplers, memory, clock, {std::min(n_pool, 300), 3, 8}) {}
 
     // Runs one request alone to its end; null: it failed with `error`.
-    std::optional<FinishedStats> run(Tokens prompt, std::int32_t n, memory::MemoryRequest memory_request = {}) {
+    std::optional<GenerationStats> run(Tokens prompt, std::int32_t n, memory::MemoryRequest memory_request = {}) {
         submit(prompt, n, std::move(memory_request));
         finish_all();
         if (error) return std::nullopt;
@@ -81,7 +81,7 @@ struct Play {
     Engine engine;
     std::uint64_t n_keys = 0;
     std::map<std::uint64_t, Tokens> answers;
-    std::map<std::uint64_t, FinishedStats> stats;
+    std::map<std::uint64_t, GenerationStats> stats;
     std::vector<memory::SnapshotOutcome> outcomes;
     std::optional<Error> error;
 };

@@ -2,19 +2,23 @@
 // protocol/vectors/README.md describes. Test code; knows the codec's data, not its functions.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <iterator>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <variant>
 #include <vector>
 
 #include "base/result.h"
+#include "records/records.h"
 #include "test_paths.h"
 #include "wire/command.h"
 #include "wire/reply.h"
@@ -58,26 +62,26 @@ inline json with_binary32_numbers(json value) {
 class JsonFields {
 public:
     template <typename T>
-    JsonFields& add(const char* key, const std::optional<T>& value) {
+    JsonFields& add(const std::string& key, const std::optional<T>& value) {
         if (value) object_[key] = as_json(*value);
         return *this;
     }
     template <typename T>
-    JsonFields& add(const char* key, const std::vector<T>& items) {
+    JsonFields& add(const std::string& key, const std::vector<T>& items) {
         for (const T& item : items) object_[key].push_back(as_json(item));
         return *this;
     }
     template <typename T>
-    JsonFields& add(const char* key, const T& value) {
+    JsonFields& add(const std::string& key, const T& value) {
         if (value != T{}) object_[key] = as_json(value);
         return *this;
     }
     template <typename T>
-    JsonFields& add_always(const char* key, const T& value) {
+    JsonFields& add_always(const std::string& key, const T& value) {
         object_[key] = as_json(value);
         return *this;
     }
-    JsonFields& add_object(const char* key, const JsonFields& fields) {
+    JsonFields& add_object(const std::string& key, const JsonFields& fields) {
         if (!fields.object_.empty()) object_[key] = fields.object_;
         return *this;
     }
@@ -99,12 +103,12 @@ private:
         return kNames[static_cast<int>(reading)];
     }
     static json as_json(const wire::PinSpan& span) { return {{"begin", span.begin}, {"end", span.end}}; }
-    static json as_json(const std::vector<wire::SamplerKind>& kinds) {
-        constexpr const char* kNames[] = {"penalties", "dry",   "top_n_sigma", "top_k",      "typ_p",
-                                          "top_p",     "min_p", "xtc",         "temperature"};
-        json names = json::array();
-        for (const wire::SamplerKind kind : kinds) names.push_back(kNames[static_cast<int>(kind)]);
-        return names;
+    static json as_json(wire::SamplerKind kind) { return name_of(kind); }
+    template <typename T>
+    static json as_json(const std::vector<T>& items) {
+        json list = json::array();
+        for (const T& item : items) list.push_back(as_json(item));
+        return list;
     }
     static json as_json(const wire::GrammarTrigger& trigger) {
         constexpr const char* kKinds[] = {"word", "pattern", "full", "token"};
@@ -118,30 +122,26 @@ private:
     json object_ = json::object();
 };
 
+// All of them: the daemon's defaults stand where the line says nothing.
 inline JsonFields fields_of(const wire::SamplingArgs& sampling) {
-    return JsonFields()
-        .add("temperature", sampling.temperature)
-        .add("top_p", sampling.top_p)
-        .add("top_k", sampling.top_k)
-        .add("min_p", sampling.min_p)
-        .add("repeat_penalty", sampling.repeat_penalty)
-        .add("presence_penalty", sampling.presence_penalty)
-        .add("frequency_penalty", sampling.frequency_penalty)
-        .add("repeat_last_n", sampling.repeat_last_n)
-        .add("dry_multiplier", sampling.dry_multiplier)
-        .add("dry_base", sampling.dry_base)
-        .add("dry_allowed_length", sampling.dry_allowed_length)
-        .add("dry_last_n", sampling.dry_last_n)
-        .add("dry_breakers", sampling.dry_breakers)
-        .add("typical_p", sampling.typical_p)
-        .add("top_n_sigma", sampling.top_n_sigma)
-        .add("xtc_probability", sampling.xtc_probability)
-        .add("xtc_threshold", sampling.xtc_threshold)
-        .add("dynatemp_range", sampling.dynatemp_range)
-        .add("dynatemp_exponent", sampling.dynatemp_exponent)
-        .add("order", sampling.order)
-        .add("seed", sampling.seed)
-        .add("logit_bias", sampling.logit_bias);
+    JsonFields fields;
+    visit_fields(sampling, [&fields](const records::Field& field, const auto& value) {
+        if constexpr (requires { value.has_value(); }) {
+            fields.add(std::string(field.name), value);
+        } else {
+            fields.add_always(std::string(field.name), value);
+        }
+    });
+    return fields;
+}
+
+// A vector says of the sampling what its line says.
+inline json with_sampling_defaults(json command) {
+    if (command.at("type") != "generate") return command;
+    json sampling = fields_of(wire::SamplingArgs{}).object();
+    sampling.update(command.value("sampling", json::object()));
+    command["sampling"] = sampling;
+    return command;
 }
 
 inline JsonFields fields_of(const wire::ConstraintArgs& constraint) {
@@ -358,45 +358,33 @@ inline ErrorCode error_code_from(const std::string& name) {
     throw std::runtime_error("no error code " + name);
 }
 
-inline wire::StopReason stop_reason_from(const std::string& name) {
-    using enum wire::StopReason;
-    for (const wire::StopReason reason : {eos, limit, stop, cancel}) {
-        if (wire::name_of(reason) == name) return reason;
-    }
-    throw std::runtime_error("no stop reason " + name);
+inline void read_stat(const json& value, double& into) { into = number_from(value); }
+inline void read_stat(const json& value, wire::StopReason& into) {
+    const auto* found = std::ranges::find(records::kStopReasonNames, value.get<std::string>());
+    into = static_cast<wire::StopReason>(found - std::begin(records::kStopReasonNames));
 }
-
-inline wire::Speculation speculation_from(const json& object) {
-    wire::Speculation speculation;
-    speculation.n_drafted = object.value("n_drafted", std::int64_t{0});
-    speculation.n_accepted = object.value("n_accepted", std::int64_t{0});
-    speculation.n_steps = object.value("n_steps", std::int64_t{0});
-    speculation.n_speculated_steps = object.value("n_speculated_steps", std::int64_t{0});
-    speculation.draft_s = number_from(object.value("draft_s", json(0.0)));
-    speculation.verify_s = number_from(object.value("verify_s", json(0.0)));
-    return speculation;
+template <typename T>
+void read_stat(const json& value, T& into) {
+    into = value.get<T>();
+}
+template <typename T>
+void read_stat(const json& value, std::optional<T>& into) {
+    if constexpr (std::is_class_v<T>) {
+        visit_fields(into.emplace(), [&value](const records::Field& field, auto& inner) {
+            if (value.contains(field.name)) read_stat(value.at(std::string(field.name)), inner);
+        });
+    } else {
+        into = value.get<T>();
+    }
 }
 
 inline wire::GenerateOk generate_ok_from(const json& object) {
     wire::GenerateOk ok;
     ok.id = optional_from<wire::RequestId>(object, "id");
-    ok.n_prompt = object.value("n_prompt", 0);
-    ok.n_read = optional_from<std::int32_t>(object, "n_read");
-    ok.n_generated = object.value("n_generated", 0);
-    ok.n_reused = object.value("n_reused", 0);
-    ok.tier = object.value("tier", "none");
-    ok.miss = object.value("miss", "off");
-    ok.restored = optional_from<Position>(object, "restored");
-    ok.prefill_s = number_from(object.value("prefill_s", json(0.0)));
-    ok.decode_s = number_from(object.value("decode_s", json(0.0)));
-    ok.decode_tokens_per_s = number_from(object.value("decode_tokens_per_s", json(0.0)));
-    if (object.contains("speculation")) ok.speculation = speculation_from(object.at("speculation"));
-    if (object.contains("experts")) {
-        const json& experts = object.at("experts");
-        ok.experts = {experts.value("n_hits", std::int64_t{0}), experts.value("n_misses", std::int64_t{0})};
-    }
+    visit_fields(ok.stats, [&object](const records::Field& field, auto& value) {
+        if (object.contains(field.name)) read_stat(object.at(std::string(field.name)), value);
+    });
     ok.output_path = optional_from<std::string>(object, "output_path");
-    ok.stop = stop_reason_from(object.value("stop", "limit"));
     return ok;
 }
 

@@ -23,6 +23,7 @@ using luce::tests::json;
 using luce::tests::read_vectors;
 using luce::tests::to_json;
 using luce::tests::with_binary32_numbers;
+using luce::tests::with_sampling_defaults;
 using namespace luce::wire;
 
 namespace {
@@ -48,7 +49,8 @@ void check_command(const json& vector, const std::string& line) {
     const std::variant<Command, ParseError> result = parse_command(line);
     if (vector.contains("command")) {
         REQUIRE(std::holds_alternative<Command>(result));
-        CHECK(to_json(std::get<Command>(result)) == with_binary32_numbers(vector.at("command")));
+        CHECK(to_json(std::get<Command>(result)) ==
+              with_binary32_numbers(with_sampling_defaults(vector.at("command"))));
         return;
     }
     REQUIRE(std::holds_alternative<ParseError>(result));

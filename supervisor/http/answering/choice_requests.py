@@ -8,12 +8,11 @@ from dataclasses import replace
 
 from luce.protocol import (
     MAX_LOGPROBS,
-    Generate,
     LocalProtocolError,
     PinSpan,
     ReadingArgs,
     SamplingArgs,
-    format_command,
+    check_sampling,
 )
 from luce.supervisor.http.errors import ApiError, ErrorKind
 from luce.supervisor.http.prompts.answer_request import AnswerRequest
@@ -21,7 +20,7 @@ from luce.supervisor.http.prompts.pinned_ranges import pinned_spans
 from luce.supervisor.http.prompts.reading_ranges import Span, bounded
 from luce.supervisor.http.prompts.rendering import Rendered
 from luce.supervisor.http.settings import ServeSettings
-from luce.supervisor.requests import MAX_SEED, GenerateRequest, PromptImage, TextSalt
+from luce.supervisor.requests import MAX_SEED, GenerateRequest, PromptImage, TextSalt, fields_of
 
 
 def engine_request(
@@ -41,21 +40,14 @@ def engine_request(
     _check_bias(answer_request.sampling, n_vocab)
     _check_texts(rendered)
     pins = pinned_spans(answer_request.pins, answer_request.prompt, rendered.turns, len(rendered.ids))
-    chosen = answer_request.sampling
+    own_seed = answer_request.sampling.seed
+    chosen = replace(answer_request.sampling, seed=_seed(seed if own_seed is None else own_seed, index))
     try:
-        request = GenerateRequest(
+        check_sampling(chosen)  # the engine reads numbers strictly; once the answer has begun it is late to hear of it
+        return GenerateRequest(
+            **fields_of(chosen, SamplingArgs),
             prompt_ids=rendered.ids,
             max_tokens=max_tokens,
-            temperature=chosen.temperature,
-            top_p=chosen.top_p,
-            top_k=chosen.top_k,
-            min_p=chosen.min_p,
-            repeat_penalty=chosen.repeat_penalty,
-            presence_penalty=chosen.presence_penalty,
-            frequency_penalty=chosen.frequency_penalty,
-            seed=_seed(seed if chosen.seed is None else chosen.seed, index),
-            logit_bias=tuple(chosen.logit_bias),
-            links=chosen,
             stop_tokens=tuple(answer_request.stop_tokens),
             min_tokens=min(answer_request.min_tokens, max_tokens),
             ignore_eos=answer_request.ignore_eos,
@@ -76,11 +68,8 @@ def engine_request(
             else "",  # clients' sessions are their own
             timeout_s=settings.request_timeout_s,
         )
-        # The engine reads numbers strictly, and it would be late to hear of it once the answer has begun.
-        format_command(Generate(prompt=(0,), n_generate=max_tokens, sampling=request.sampling(request.seed or 0)))
     except (LocalProtocolError, ValueError, TypeError, OverflowError) as error:
         raise ApiError(ErrorKind.INVALID, "bad_sampling", f"the request cannot be sampled so: {error}") from error
-    return request
 
 
 def _reading(asked: ReadingArgs, rendered: Rendered, pins: Sequence[Span]) -> ReadingArgs:

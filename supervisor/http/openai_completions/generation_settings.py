@@ -1,6 +1,6 @@
 """`generation_settings` of llama-server's answers: what an answer was made with, the server's defaults included.
 
-Pure. A setting that was not given and does nothing without another one (`dry_base`, `xtc_threshold`, …) is left out.
+Pure.
 """
 
 from __future__ import annotations
@@ -10,19 +10,9 @@ from dataclasses import fields
 from typing import Any
 
 from luce.protocol import SamplingArgs
+from luce.protocol.command_table import SAMPLING_DEFAULTS
 from luce.supervisor.http.prompts.answer_request import AnswerRequest, TextPrompt
 
-_OFF = {
-    "repeat_penalty": 1.0,
-    "presence_penalty": 0.0,
-    "frequency_penalty": 0.0,
-    "dry_multiplier": 0.0,
-    "typical_p": 1.0,
-    "top_n_sigma": 0.0,
-    "xtc_probability": 0.0,
-    "dynatemp_range": 0.0,
-}
-"""What the engine does where nobody says it."""
 _NAMES = {"dry_last_n": "dry_penalty_last_n", "dry_breakers": "dry_sequence_breakers", "order": "samplers"}
 _NOT_HERE = {"min_keep": 0, "mirostat": 0, "adaptive_target": -1.0, "lora": [], "post_sampling_probs": False}
 """What requests cannot turn on here (sampling_fields.py)."""
@@ -52,6 +42,6 @@ def generation_settings(
 def _sampling(chosen: SamplingArgs) -> dict[str, Any]:
     said = {entry.name: getattr(chosen, entry.name) for entry in fields(chosen)}
     del said["seed"], said["logit_bias"]
-    known: dict[str, Any] = {**_OFF, **{name: value for name, value in said.items() if value is not None}}
+    known = SAMPLING_DEFAULTS | {name: value for name, value in said.items() if value is not None}
     biases = [{"token": token, "bias": bias if math.isfinite(bias) else None} for token, bias in chosen.logit_bias]
     return {_NAMES.get(name, name): value for name, value in known.items()} | {"logit_bias": biases}

@@ -144,7 +144,8 @@ class AnswerSpellings:
             reads.append(read)
         is_next = before is not None and n_known + _OPEN_END >= len(before.keys)
         conversation = self._conversations.keep(owner, keys, reads[: len(keys)], before, is_next=is_next)
-        return SpelledConversation(walk.messages, walk.answers, walk.place, conversation, bool(reads) and reads[-1].is_ours)
+        is_last_ours = bool(reads) and reads[-1].is_ours
+        return SpelledConversation(walk.messages, walk.answers, walk.place, conversation, is_last_ours)
 
     def _holding(self, reads: Sequence[_ReadMessage]) -> list[_ReadMessage]:
         """Those up to the first at whose place other answers are known by now."""

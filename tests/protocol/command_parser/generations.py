@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from luce.protocol.command_table import RECORDS
 from luce.protocol.commands import (
     MAX_LOGPROBS,
     Compress,
@@ -21,9 +22,9 @@ from luce.protocol.commands import (
     MemoryArgs,
     Reading,
     ReadingArgs,
-    SamplingArgs,
 )
 from luce.protocol.errors import ErrorCode
+from luce.protocol.records import SamplingArgs
 from luce.protocol.scalar_values import (
     MAX_UINT64,
     MIN_INT32,
@@ -130,32 +131,24 @@ def _parse_reading(value: bytes) -> Reading:
     return _READINGS[value]
 
 
+_SAMPLING: dict[str, Callable[[bytes], Any]] = {
+    "count": parse_count,
+    "logit_bias": parse_logit_bias,
+    "not_negative": parse_not_negative,
+    "positive": parse_positive,
+    "positive_probability": parse_positive_probability,
+    "probability": parse_probability,
+    "real": parse_any_real,
+    "samplers": parse_samplers,
+    "texts": parse_texts,
+    "uint64": lambda value: parse_integer(value, 0, MAX_UINT64),
+}
+
 NAMED_KEYS: dict[bytes, Key] = {
     b"id": ("", sets("id", parse_count)),
     b"n": ("", sets("n_generate", parse_count)),
     b"prompt": ("", _read_prompt),
-    b"temp": ("sampling", sets("temperature", parse_not_negative)),
-    b"top_k": ("sampling", sets("top_k", parse_count)),
-    b"top_p": ("sampling", sets("top_p", parse_positive_probability)),
-    b"min_p": ("sampling", sets("min_p", parse_probability)),
-    b"repeat": ("sampling", sets("repeat_penalty", parse_positive)),
-    b"presence": ("sampling", sets("presence_penalty", parse_any_real)),
-    b"frequency": ("sampling", sets("frequency_penalty", parse_any_real)),
-    b"repeat_last_n": ("sampling", sets("repeat_last_n", parse_count)),
-    b"dry": ("sampling", sets("dry_multiplier", parse_not_negative)),
-    b"dry_base": ("sampling", sets("dry_base", parse_positive)),
-    b"dry_allowed": ("sampling", sets("dry_allowed_length", parse_count)),
-    b"dry_last_n": ("sampling", sets("dry_last_n", parse_count)),
-    b"dry_breakers": ("sampling", sets("dry_breakers", parse_texts)),
-    b"typical": ("sampling", sets("typical_p", parse_positive_probability)),
-    b"top_n_sigma": ("sampling", sets("top_n_sigma", parse_not_negative)),
-    b"xtc": ("sampling", sets("xtc_probability", parse_probability)),
-    b"xtc_threshold": ("sampling", sets("xtc_threshold", parse_probability)),
-    b"dynatemp": ("sampling", sets("dynatemp_range", parse_not_negative)),
-    b"dynatemp_exponent": ("sampling", sets("dynatemp_exponent", parse_positive)),
-    b"order": ("sampling", sets("order", parse_samplers)),
-    b"seed": ("sampling", sets("seed", lambda value: parse_integer(value, 0, MAX_UINT64))),
-    b"logit_bias": ("sampling", sets("logit_bias", parse_logit_bias)),
+    **{key.key.encode(): ("sampling", sets(key.field, _SAMPLING[key.value])) for key in RECORDS["SamplingArgs"]},
     b"stop": ("", sets("stop_tokens", parse_tokens)),
     b"min_tokens": ("", sets("n_least", parse_count)),
     b"ignore_eos": ("", sets("ignore_eos", parse_flag)),

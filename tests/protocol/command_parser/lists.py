@@ -16,11 +16,10 @@ from luce.protocol.commands import (
     GrammarTrigger,
     ImageAt,
     PinSpan,
-    SamplerKind,
-    SamplingArgs,
     SnapshotPoint,
     TriggerKind,
 )
+from luce.protocol.records import SamplerKind, SamplingArgs
 from luce.protocol.scalar_values import (
     MAX_UINT64,
     RefusedError,
