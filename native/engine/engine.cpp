@@ -442,26 +442,12 @@ void Engine::forget(LaneId lane) {
     if (speculator_ != nullptr) speculator_->forget(lane);
 }
 
-Result<Position> Engine::snapshot(std::int32_t slot, std::optional<RequestKey> of) {
-    if (const std::optional<LaneId> lane = of ? lanes_.find(*of) : std::nullopt) {
-        const Generation& g = *at(*lane);
-        return memory_.snapshot_lane(slot, *lane, g.names(), g.n_computed());
-    }
-    const Result<std::uint64_t> owner = ended_owner(of);
-    if (!owner) return owner.error();
-    return memory_.snapshot_ended(slot, owner.value());
-}
-
-Result<void> Engine::snapshot_thin(std::int32_t slot, std::optional<RequestKey> of, Position begin, Position end) {
-    const Result<std::uint64_t> owner = ended_owner(of);
-    if (!owner) return owner.error();
-    return memory_.thin_ended(slot, owner.value(), begin, end);
-}
-
-Result<std::uint64_t> Engine::ended_owner(std::optional<RequestKey> of) const {
-    if (of) return static_cast<std::uint64_t>(*of);
-    if (const std::optional<std::uint64_t> last = memory_.last_ended()) return *last;
-    return Error{ErrorCode::unknown_id, "nothing has been generated yet whose memory could be kept"};
+Result<Position> Engine::snapshot(std::int32_t slot, RequestKey of) {
+    memory::SnapshotSlots& snapshots = memory_.snapshots();
+    const std::optional<LaneId> lane = lanes_.find(of);
+    if (!lane) return snapshots.snapshot_ended(slot, static_cast<std::uint64_t>(of));
+    const Generation& g = *at(*lane);
+    return snapshots.snapshot_lane(slot, *lane, g.names(), g.n_computed());
 }
 
 EngineStatus Engine::status() const {

@@ -49,10 +49,10 @@ struct EngineStatus {
     std::int32_t n_queued = 0;
     std::int32_t n_suspended = 0;
     std::int32_t n_cells_used = 0;
-    std::uint64_t n_prompt_tokens = 0;            // computed since the start
-    std::uint64_t n_reused_tokens = 0;            // prompt tokens that were not, since the start
-    std::uint64_t n_generated_tokens = 0;         // since the start
-    std::uint64_t n_suspensions = 0;              // since the start
+    std::uint64_t n_prompt_tokens = 0;       // computed since the start
+    std::uint64_t n_reused_tokens = 0;       // prompt tokens that were not, since the start
+    std::uint64_t n_generated_tokens = 0;    // since the start
+    std::uint64_t n_suspensions = 0;         // since the start
     std::optional<Speculation> speculation;  // since the start; unset: this engine does not speculate
     ReadingStatus reading;
     std::uint64_t n_repaired_tokens = 0;  // read anew, since the start
@@ -104,10 +104,9 @@ public:
     // Before the end: what the disk is owed goes to it, as far as it has room among its writes: so many files.
     std::size_t copy_owed() { return memory_.copy_owed(); }
 
-    // Keep in a slot what a request has computed: of a running one as far as it is, of an ended one all; none: of the
-    // one that ended last. Returns the position. Errors: bad_slot, unknown_id, empty_prompt, unsupported, no_room.
-    Result<Position> snapshot(std::int32_t slot, std::optional<RequestKey> of);
-    Result<void> snapshot_thin(std::int32_t slot, std::optional<RequestKey> of, Position begin, Position end);
+    // Keep in a slot what a request has computed: of a running one as far as it is, of an ended one all. Returns the
+    // position. Errors: bad_slot, unknown_id, empty_prompt, unsupported, no_room.
+    Result<Position> snapshot(std::int32_t slot, RequestKey of);
 
     // The model cannot be computed with any more: calls in a row have failed for other reasons than room.
     bool is_broken() const { return n_failed_calls_ >= kMaxFailedCalls; }
@@ -157,7 +156,6 @@ private:
     std::int32_t n_slice_most(LaneId lane) const;
     std::int32_t n_busy() const { return lanes_.n_busy(); }
     LaneView view_of(LaneId lane, bool is_tight) const;
-    Result<std::uint64_t> ended_owner(std::optional<RequestKey> of) const;
     std::unique_ptr<Generation>& at(LaneId lane) { return lanes_.at(lane); }
 
     void admit(std::vector<Event>& events);
@@ -220,8 +218,8 @@ private:
     std::int32_t n_back_ = 0;    // by so many lanes
     double going_back_s_ = 0;
     std::vector<std::pair<LaneId, StopReason>> ended_short_;  // they are not, and no token follows
-    std::uint64_t n_read_ = 0;                            // tokens of all prompts
-    bool is_under_way_ = false;                           // the last call, on a device that computes by itself
+    std::uint64_t n_read_ = 0;                                // tokens of all prompts
+    bool is_under_way_ = false;                               // the last call, on a device that computes by itself
     std::uint64_t n_arrivals_ = 0;
     EngineStatus totals_;
 };

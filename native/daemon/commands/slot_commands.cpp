@@ -24,9 +24,9 @@ void SlotCommands::serve(const SlotCommand& command, std::optional<engine::Reque
         [&](const auto& which) {
             using T = std::decay_t<decltype(which)>;
             if constexpr (std::is_same_v<T, wire::Snapshot>)
-                done(snapshot(which, of));
+                done(snapshot(which, *of));
             else if constexpr (std::is_same_v<T, wire::ThinSnapshot>)
-                done(thin(which, of));
+                done(thin(which, *of));
             else if constexpr (std::is_same_v<T, wire::FreeSlot>)
                 done(free(which));
             else if constexpr (std::is_same_v<T, wire::ListSlots>)
@@ -64,18 +64,19 @@ SlotCommands::Done SlotCommands::counted(Done done) {
     };
 }
 
-wire::Reply SlotCommands::snapshot(const wire::Snapshot& command, std::optional<engine::RequestKey> of) {
+wire::Reply SlotCommands::snapshot(const wire::Snapshot& command, engine::RequestKey of) {
     const Result<Position> taken = engine_.snapshot(command.slot, of);
     if (!taken) return wire::Err{command.id, taken.error()};
     return wire::SnapshotTaken{command.id, command.slot, taken.value()};
 }
 
-wire::Reply SlotCommands::thin(const wire::ThinSnapshot& command, std::optional<engine::RequestKey> of) {
+wire::Reply SlotCommands::thin(const wire::ThinSnapshot& command, engine::RequestKey of) {
     // Rows are cut out of a page as the device lays them out, and it is gone.
     if (is_parked_) {
         return wire::Err{command.id, {ErrorCode::parked, "the model's memory was given back (park): unpark first"}};
     }
-    const Result<void> taken = engine_.snapshot_thin(command.slot, of, command.begin, command.end);
+    const auto owner = static_cast<std::uint64_t>(of);
+    const Result<void> taken = memory_.snapshots().thin_ended(command.slot, owner, command.begin, command.end);
     if (!taken) return wire::Err{command.id, taken.error()};
     return wire::ThinTaken{command.id, command.slot, command.begin, command.end};
 }

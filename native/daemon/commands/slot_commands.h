@@ -41,7 +41,8 @@ public:
 
     using Done = std::function<void(const wire::Reply&)>;
 
-    // `of`: the request that a snapshot is taken of. Calls `done` once, with the command's final reply, now or later.
+    // `of`: the request that a snapshot is taken of, which Snapshot and ThinSnapshot need. Calls `done` once, with the
+    // command's final reply, now or later.
     void serve(const SlotCommand& command, std::optional<engine::RequestKey> of, Done done);
 
     bool is_parked() const { return is_parked_; }
@@ -49,8 +50,8 @@ public:
 
 private:
     Done counted(Done done);
-    wire::Reply snapshot(const wire::Snapshot& command, std::optional<engine::RequestKey> of);
-    wire::Reply thin(const wire::ThinSnapshot& command, std::optional<engine::RequestKey> of);
+    wire::Reply snapshot(const wire::Snapshot& command, engine::RequestKey of);
+    wire::Reply thin(const wire::ThinSnapshot& command, engine::RequestKey of);
     wire::Reply free(const wire::FreeSlot& command);
     void save(const wire::SaveSlot& command, Done done);
     void load(const wire::LoadSlot& command, Done done);

@@ -109,17 +109,8 @@ public:
         return pool_.n_private_cells(lane, n_computed);
     }
 
-    // Slots. Errors as PROTOCOL.md has them for the verbs.
-    Result<Position> snapshot_lane(std::int32_t slot, LaneId lane, std::span<const Token> text, Position n_computed) {
-        return snapshots_.snapshot_lane(slot, lane, text, n_computed);
-    }
-    Result<Position> snapshot_ended(std::int32_t slot, std::uint64_t owner) {
-        return snapshots_.snapshot_ended(slot, owner);
-    }
-    Result<void> thin_ended(std::int32_t slot, std::uint64_t owner, Position begin, Position end) {
-        return snapshots_.thin_ended(slot, owner, begin, end);
-    }
-    std::optional<std::uint64_t> last_ended() const { return snapshots_.last_ended(); }
+    // Numbered snapshots: how they are made, and what they pin.
+    SnapshotSlots& snapshots() { return snapshots_; }
     Slots& slots() { return slots_; }
 
     // A slot as the contents of a file, and back into a slot. Errors: bad_slot, empty_slot, unsupported, out_of_memory,

@@ -106,10 +106,6 @@ void SnapshotSlots::forget_all_ended() {
     ended_.clear();
 }
 
-std::optional<std::uint64_t> SnapshotSlots::last_ended() const {
-    return ended_.empty() ? std::nullopt : std::optional(ended_.back().owner);
-}
-
 Result<Slot> SnapshotSlots::find_ended(std::uint64_t owner) {
     const auto it =
         std::find_if(ended_.rbegin(), ended_.rend(), [owner](const Ended& ended) { return ended.owner == owner; });

@@ -35,14 +35,14 @@ public:
     std::vector<SnapshotOutcome> advance(LaneId id, std::span<const Token> text, Position n_computed,
                                          std::span<const float> logits);
 
-    // As KvCacheManager has them.
+    // Keep in a slot what a lane or an ended request has computed, the second also as a range of keys and values
+    // alone. A request's owner is its key. Errors as PROTOCOL.md has them for the verbs.
     Result<Position> snapshot_lane(std::int32_t number, LaneId id, std::span<const Token> text, Position n_computed);
     Result<Position> snapshot_ended(std::int32_t number, std::uint64_t owner);
     Result<void> thin_ended(std::int32_t number, std::uint64_t owner, Position begin, Position end);
 
-    // A request has ended; its text can be kept in a slot for a while yet. And the one that did so last.
+    // A request has ended; its text can be kept in a slot for a while yet.
     void remember(std::uint64_t owner, Page& page, std::span<const Token> rest);
-    std::optional<std::uint64_t> last_ended() const;
     void forget_all_ended();
 
     // The prefix that a request names by slots: exactly what it says, or an error (as KvCacheManager::begin has them).

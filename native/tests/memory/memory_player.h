@@ -338,7 +338,7 @@ private:
             const auto n = static_cast<Position>(held.text.size());
             if (n < end && maybe(50) && begins_with(text, held.text, held.text.size())) begin = n;
         }
-        const Result<void> taken = engine_->snapshot_thin(slot, *key, begin, end);
+        const Result<void> taken = memory_->snapshots().thin_ended(slot, static_cast<std::uint64_t>(*key), begin, end);
         if (!taken) {
             const std::set<ErrorCode> possible = {ErrorCode::unknown_id, ErrorCode::bad_args, ErrorCode::no_room};
             INFO("thin: " << taken.error().text);

@@ -182,7 +182,7 @@ SnapshotContents through_a_file(const SnapshotContents& contents, const TierLimi
 SnapshotContents saved(World& world) {
     const Tokens text = whole_text();
     world.compute(text);
-    REQUIRE(world.memory->snapshot_lane(1, kLane, text, static_cast<Position>(text.size())));
+    REQUIRE(world.memory->snapshots().snapshot_lane(1, kLane, text, static_cast<Position>(text.size())));
     world.end(text, static_cast<Position>(text.size()));
     const Result<SnapshotContents> contents = world.memory->contents_of(1);
     REQUIRE(contents);
@@ -362,7 +362,7 @@ TEST_CASE("a thin snapshot has the scores of its own pages") {
     World world(false);
     const Tokens text = whole_text();
     world.run(text);
-    REQUIRE(world.memory->thin_ended(3, 1, 9 * kPageSize + 3, 20 * kPageSize));
+    REQUIRE(world.memory->snapshots().thin_ended(3, 1, 9 * kPageSize + 3, 20 * kPageSize));
     const Result<SnapshotContents> contents = world.memory->contents_of(3);
     REQUIRE(contents);
     const SnapshotContents read = through_a_file(contents.value(), world.memory->limits());
@@ -379,7 +379,7 @@ TEST_CASE("where all of a text is seen no score is written") {
         if (policy == Policy::liked) text.resize(300);  // it fits
         World world(true, &folder.path, policy);
         world.compute(text);
-        REQUIRE(world.memory->snapshot_lane(1, kLane, text, static_cast<Position>(text.size())));
+        REQUIRE(world.memory->snapshots().snapshot_lane(1, kLane, text, static_cast<Position>(text.size())));
         world.end(text, static_cast<Position>(text.size()));
         CHECK(world.memory->contents_of(1).value().scores.empty());
         world.wait();

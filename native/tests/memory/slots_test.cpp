@@ -40,6 +40,10 @@ struct Play {
         return stats.at(n_keys);
     }
 
+    Result<void> thin(std::int32_t slot, RequestKey of, Position begin, Position end) {
+        return memory.snapshots().thin_ended(slot, static_cast<std::uint64_t>(of), begin, end);
+    }
+
     std::uint64_t submit(Tokens prompt, std::int32_t n, memory::MemoryRequest memory_request = {}) {
         Request request;
         request.key = static_cast<RequestKey>(++n_keys);
@@ -121,7 +125,7 @@ TEST_CASE("a prefix is cut from rows that are still on their way") {
     Play play;
     const Tokens text = counting(1, 8);
     REQUIRE(play.run(text, 0));
-    REQUIRE(play.engine.snapshot_thin(0, RequestKey{1}, 0, 5));
+    REQUIRE(play.thin(0, RequestKey{1}, 0, 5));
     const auto stats = play.run(joined(Tokens(text.begin(), text.begin() + 5), {7}), 3, restoring(0));
     REQUIRE(stats);
     CHECK(stats->restored == 5);
@@ -183,7 +187,7 @@ TEST_CASE("a chain's links begin where the one before ends, in the same text") {
     REQUIRE(play.run(joined(Tokens(text.begin(), text.begin() + 90), counting(600, 100)), 1));
     const std::uint64_t other = play.n_keys;
     const auto thin = [&](std::int32_t slot, std::uint64_t of, Position begin, Position end) {
-        return play.engine.snapshot_thin(slot, RequestKey{of}, begin, end).ok();
+        return play.thin(slot, RequestKey{of}, begin, end).ok();
     };
     REQUIRE(thin(1, whole, 100, 150));
     REQUIRE(thin(2, whole, 150, 190));
@@ -213,8 +217,8 @@ TEST_CASE("with state a thin slot can be taken, and a chain restored, only where
     const Tokens text = counting(1, 200);
     REQUIRE(play.run(text, 1, snapping({{100, 0}})));
     const RequestKey whole{play.n_keys};
-    CHECK(play.engine.snapshot_thin(1, whole, 100, 150).error().code == ErrorCode::unsupported);
-    REQUIRE(play.engine.snapshot_thin(1, whole, 100, 200));
+    CHECK(play.thin(1, whole, 100, 150).error().code == ErrorCode::unsupported);
+    REQUIRE(play.thin(1, whole, 100, 200));
     const auto stats = play.run(joined(text, {3}), 2, restoring(0, {}, {1}));
     REQUIRE(stats);
     CHECK(stats->restored == 200);
@@ -228,8 +232,8 @@ TEST_CASE("a thin slot whose range ends within a text that just fits the host") 
         REQUIRE(play.run(counting(1, 210), 1));
         const RequestKey key{play.n_keys};
         REQUIRE(play.memory.leave_device());
-        std::ignore = play.engine.snapshot_thin(1, key, 64, 200);
-        std::ignore = play.engine.snapshot_thin(2, key, 64, 100);
+        std::ignore = play.thin(1, key, 64, 200);
+        std::ignore = play.thin(2, key, 64, 100);
         CHECK(play.engine.check_integrity() == std::nullopt);
     }
 }
