@@ -160,6 +160,21 @@ def test_links_of_the_chain_reach_the_engine(server: Server, path: str) -> None:
     assert text_of(path, ask(server, path, **fields)) != first
 
 
+@pytest.mark.parametrize("path", PATHS)
+def test_top_n_sigma_and_xtc_by_themselves(server: Server, path: str) -> None:
+    drawing = {"temperature": 2, "seed": 5, "top_k": 0, "top_p": 1, "min_p": 0}
+    limit = {"max_output_tokens" if path == "/v1/responses" else "max_tokens": 16}
+
+    def text(**links: float) -> str:
+        return text_of(path, ask(server, path, **drawing | limit | links))
+
+    drawn, greedy = text(), text_of(path, ask(server, path, **limit))
+    assert drawn != greedy
+    assert text(top_n_sigma=1e-4) == greedy, "only the largest logit is left"
+    assert text(xtc_probability=1, xtc_threshold=0.6) == drawn, "no token but one can be that likely: it is off"
+    assert text(xtc_probability=1, xtc_threshold=0.01) not in {drawn, greedy}
+
+
 class Words:
     n_vocab = 100
 
