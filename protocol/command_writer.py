@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from operator import attrgetter
-from typing import Any
+from typing import Any, get_args
 
 from .command_table import RECORDS, VERBS, Key
 from .command_values import WRITERS, write_count, write_file
@@ -18,33 +18,18 @@ from .commands import (
     MAX_FILES,
     AdoptFiles,
     Cancel,
-    Clear,
     Command,
     Compress,
-    DescribeImage,
     Embed,
-    ForgetText,
     FreeScorer,
-    FreeSlot,
     Generate,
     GenerateForm,
-    HoldText,
-    ListFiles,
-    ListSlots,
-    ListTexts,
-    LoadSlot,
     MemoryArgs,
-    Park,
     Ping,
     ProbeText,
     Quit,
-    SaveSlot,
-    Snapshot,
     Status,
     ThinSnapshot,
-    Unpark,
-    WatchPages,
-    WriteText,
 )
 from .errors import LocalProtocolError
 from .records import SamplingArgs
@@ -54,15 +39,14 @@ _NO_SAMPLING = SamplingArgs()
 _BLANKS = " \t"
 _CONTROL_OR_BLANK = re.compile(r"[\x00-\x20\x7f]")
 
-# How each command is where the line names nothing but what it must.
-_UNSET: dict[type, Any] = {
-    type(command): command
-    for command in (
-        Generate(), Compress(0.0), Embed(), Cancel(0), Status(), Ping(), Quit(), Snapshot(0), ThinSnapshot(0, 0, 0),
-        FreeSlot(0), ListSlots(), SaveSlot(0, ""), LoadSlot(0, ""), Park(), Unpark(), Clear(), DescribeImage("", 0),
-        ListTexts(), HoldText(""), ForgetText(""), WatchPages(), AdoptFiles(), ListFiles(), WriteText(""), ProbeText(),
-    )
-}  # fmt: skip
+
+def _unset(command: type) -> Any:
+    """A command as it is where the line names nothing but what it must; that counts as said in any case."""
+    needed = (entry for entry in fields(command) if entry.default is MISSING and entry.default_factory is MISSING)
+    return command(**{entry.name: None for entry in needed})
+
+
+_UNSET: dict[type, Any] = {command: _unset(command) for command in get_args(Command)}
 _BY_NAME = {verb.command: verb for verb in reversed(VERBS) if verb.keys is not None}
 _BY_PLACE = {verb.command: verb for verb in VERBS if verb.places is not None and verb.command != "Generate"}
 _SAMP = {"temperature": "not_negative", "top_p": "positive_probability", "top_k": "count", "repeat_penalty": "positive"}
