@@ -156,7 +156,7 @@ TEST_CASE("a text ends at the context, an answer at an end token or a stop token
     s.samplers.end_at = 13;
     REQUIRE(s.engine.submit(request(2, Tokens(10, 3), 100)));
     const Outcome ended = run_all(s.engine);
-    CHECK(ended.finished.at(RequestKey{2}).reason == StopReason::eos);
+    CHECK(ended.finished.at(RequestKey{2}).stop == StopReason::eos);
     CHECK(ended.tokens.at(RequestKey{2}).size() == 4);
     CHECK(ended.tokens.at(RequestKey{2}).back() == kEndToken);
 
@@ -169,7 +169,7 @@ TEST_CASE("a text ends at the context, an answer at an end token or a stop token
     Request stopping = request(4, Tokens(10, 3), 50);
     stopping.stop_tokens = {expected_answer(Tokens(10, 3), 5, 64).back()};
     REQUIRE(s.engine.submit(std::move(stopping)));
-    CHECK(run_all(s.engine).finished.at(RequestKey{4}).reason == StopReason::stop);
+    CHECK(run_all(s.engine).finished.at(RequestKey{4}).stop == StopReason::stop);
 }
 
 TEST_CASE("what cannot run is refused with its code and leaves no trace") {
