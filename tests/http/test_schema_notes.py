@@ -4,8 +4,10 @@ refuses. Inputs of public bug reports."""
 from __future__ import annotations
 
 import logging
+import re
 from typing import Any
 
+import httpx2 as httpx
 import jsonschema_rs
 import pytest
 
@@ -127,6 +129,7 @@ ODD: dict[str, tuple[dict[str, Any], str | None]] = {
     "properties": ({"type": "object", "properties": None}, "properties"),
     "ref": ({"$ref": "#/$defs/nowhere"}, "$ref"),
 }
+UNANCHORED = ("[0-9]{3}", "^[0-9]{3}", "[0-9]{3}$", "^a|[0-9]$")
 LOST = {"type": "object", "properties": {"g": {"type": "string", "pattern": "^(?=x)"}}, "required": ["g"]}
 
 
@@ -194,6 +197,27 @@ def test_each_part_is_held_or_told_of(server: Server, path: str, streams: bool) 
         for name, (part, keyword) in PARTS.items():
             if keyword is None:
                 jsonschema_rs.validate(part, value[name])
+
+
+@in_each_api
+@pytest.mark.parametrize("pattern", UNANCHORED)
+def test_a_pattern_without_anchors_may_match_anywhere(server: Server, path: str, streams: bool, pattern: str) -> None:
+    """Of an answer, and of a call's arguments. The model would like to end the text at once, else to write sevens;
+    messages have no such field, and choose among texts."""
+    part: dict[str, Any] = {"type": "string", "pattern": pattern}
+    (seven,) = httpx.post(f"{server.url}/tokenize", json={"content": "7"}).json()["tokens"]
+    wishes: dict[str, Any] = {"logit_bias": [['"', 80], [seven, 60]]}
+    if path == MESSAGES:
+        part, wishes = {**part, "enum": ["", "no", "12", "a12b", "no 123", "123 no", "ab 456 c"]}, {}
+    schema = {"type": "object", "properties": {"g": part}, "required": ["g"], "additionalProperties": False}
+    bodies = [of_answer(path, schema, strict=True, limit=60, **wishes)]
+    bodies += [] if path == COMPLETIONS else [of_tool(path, schema, strict=True, limit=60, **wishes)]
+    for body in bodies:
+        answer = answered(server.url, path, body, streams=streams)
+        assert answer.notes == []
+        value = value_of(answer)
+        jsonschema_rs.validate(schema, value)
+        assert re.search(pattern, value["g"])
 
 
 @in_each_api
