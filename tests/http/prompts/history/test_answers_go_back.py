@@ -124,7 +124,8 @@ async def converse(client: Client, turns: Sequence[Turn], format_: Format, *, st
     speaks, goes_on = True, False
     for turn in [*turns, Turn("Done.", 9, speaks=False)]:
         n_kept = n_asked if speaks and format_.strips_reasoning else n_before
-        was_begun, goes_on = goes_on, turn.begun != "" and client.begin(turn.begun)
+        was_begun = goes_on  # by the answer before: nobody begins another one behind it
+        goes_on = not was_begun and turn.begun != "" and client.begin(turn.begun)
         if was_begun or turn.begun:
             n_kept = 0
         try:
