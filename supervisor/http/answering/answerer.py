@@ -153,7 +153,6 @@ class ChatAnswerer:
         return len(rendered.ids)
 
     async def prompt_text(self, answer_request: AnswerRequest) -> str:
-        """REQUIRES: it is a chat. Raises ApiError, or TextError."""
         return await self._prompts.prompt_text(self._defaults.apply(answer_request))
 
     def _check(self, answer_request: AnswerRequest) -> None:
