@@ -251,7 +251,7 @@ async def collect_and_kill(
 
 async def test_nobody_waits_for_what_another_leaves_out(sparse: SupervisorConfig, facts: Facts) -> None:
     """A prompt that is read whole does not find what is computed behind a gap."""
-    prompt, _ = facts.prompt(280, 0.5)
+    prompt, _ = facts.prompt(400, 0.5)
     async with Supervisor(dataclasses.replace(sparse, share_min_tokens=64)) as supervisor:
         parts = request(prompt_ids=prompt, reading=SPARSE, boundaries=(800, len(prompt)), max_tokens=2)
         whole = request(prompt_ids=[*prompt[:-8], *prompt[-4:]], boundaries=(800,), max_tokens=2)

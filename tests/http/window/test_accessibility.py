@@ -271,7 +271,7 @@ def test_the_other_views_by_keyboard_alone(browser: Browser, used: Server) -> No
         has_focus(page.locator("#memory h1"))
         press(page, page.locator("nav a[data-view=now]"))
         # A screen reader says the view. The browser tells the page of its new address behind the key press.
-        page.wait_for_function("document.activeElement.ariaLabel === 'Activity'")
+        has_focus(page.locator("#now"))
         press(page, page.locator(".requests button").first)
         shows(page.locator(".requests .why:visible"), re.compile("Most of the time"))
         press(page, page.locator("nav a[data-view=connect]"))
