@@ -173,7 +173,7 @@ def owed(server: Server) -> int:
     return int(status["prefill_repairs"])
 
 
-@pytest.mark.parametrize("repair", ["on", "off"])
+@pytest.mark.parametrize("repair", [pytest.param("on", marks=pytest.mark.full_only), "off"])  # on: the daemon's tests
 async def test_the_next_turn(make_server: MakeServer, scorer: Path, repair: str) -> None:
     """On what was read later, which is all of it, or on the parts: either way little is new."""
     async with make_server(ctx=8192, prefill_scorer=scorer, prefill_repair=repair) as server:

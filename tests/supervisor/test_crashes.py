@@ -78,7 +78,7 @@ from run to run, and many draws would fall at an edge. The greedy tests run with
     "values",
     [
         pytest.param({}, marks=pytest.mark.full_only),  # as with logprobs
-        {"temperature": 1.2},
+        pytest.param({"temperature": 1.2}, marks=pytest.mark.full_only),  # as with penalties
         {"temperature": 0.9, "repeat_penalty": 1.3, "presence_penalty": 0.5, "frequency_penalty": 0.2},
         {"temperature": 1.0, "constraint": GRAMMAR},
         {"n_logprobs": 4},
