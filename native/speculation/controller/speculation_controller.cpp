@@ -10,7 +10,7 @@ namespace {
 constexpr double kStartGrant = 1;    // plain steps that may go into finding out at first
 constexpr double kMostTrials = 4;    // plain steps' worth that is put by for trials
 constexpr double kMostSaved = 20;    // plain steps: what copies have saved is not for other texts to lose
-constexpr double kMostCarried = 4;   // of these, from one text to the next where n-grams alone draft
+constexpr double kMostCarried = 1;   // of these, from one text to the next where n-grams alone draft
 constexpr double kStayShare = 0.01;  // of a step's worth: better by less is no reason to change the width
 constexpr double kLateShare = 1.0 / 32;
 constexpr double kLongShare = 1.0 / 512;
@@ -57,7 +57,7 @@ SpeculationController::SpeculationController(ControllerConfig config)
       has_trees_(
           std::any_of(config_.sources.begin(), config_.sources.end(), [](const auto& s) { return s.can_branch; })),
       has_models_(n_longest_asked(config_) > 0),
-      was_right_(static_cast<std::size_t>(config_.n_lanes)),
+      n_in_a_row_(static_cast<std::size_t>(config_.n_lanes)),
       call_costs_(1, 0),
       tree_costs_(1, 0),
       acceptance_(static_cast<std::size_t>(config_.n_lanes), config_.sources.size()),
@@ -98,10 +98,10 @@ SpeculationController::Situation SpeculationController::begin_step(std::span<con
     if (!costs.is_known()) return {costs, costs, 0};
     if (!std::exchange(was_granted_, true)) budget_.grant(kStartGrant * costs.plain_s());
     plain_s_ = costs.plain_s();
-    const auto is_proven = [&](const LaneState& lane) {
-        return is_lane(lane.lane) && was_right_[static_cast<std::size_t>(lane.lane)];
-    };
-    counted_on_ = !has_models_ && std::all_of(lanes.begin(), lanes.end(), is_proven) ? kCountedOn : kCountedOnAtFirst;
+    n_trusted_ = 0;
+    for (const LaneState& lane : lanes) {
+        if (is_lane(lane.lane)) n_trusted_ += n_in_a_row_[static_cast<std::size_t>(lane.lane)];
+    }
     const Speed& of_late = speed(lanes.size());
     const double rate = std::max(1.0, of_late.tokens / of_late.time) * n_lanes / costs.plain_s();
     return {costs, branching.is_known() ? branching : costs, rate};
@@ -401,7 +401,8 @@ void SpeculationController::observe_verdict(const Proposal& proposal, std::int32
     if (!is_lane(proposal.lane) || proposal.source >= config_.sources.size() || width < 1) return;
     const auto n = std::min(static_cast<std::size_t>(width), proposal.confidence.size());
     acceptance_.observe(proposal.lane, proposal.source, proposal.confidence.first(n), n_accepted);
-    if (n_accepted > 0) was_right_[static_cast<std::size_t>(proposal.lane)] = true;
+    std::int32_t& n_in_a_row = n_in_a_row_[static_cast<std::size_t>(proposal.lane)];
+    n_in_a_row = n_accepted < static_cast<std::int32_t>(n) ? n_accepted : n_in_a_row + n_accepted;
 }
 
 void SpeculationController::observe_verdicts(const Proposal& proposal, std::span<const TreeVerdict> verdicts) {
@@ -414,7 +415,7 @@ void SpeculationController::begin(LaneId lane) {
     if (!is_lane(lane)) return;
     n_settling_ = kSettling;
     answer_at_[static_cast<std::size_t>(lane)] = -1;
-    was_right_[static_cast<std::size_t>(lane)] = false;
+    n_in_a_row_[static_cast<std::size_t>(lane)] = 0;
     if (!has_models_) budget_.carry(kMostCarried * plain_s_);
     acceptance_.begin(lane);
     tree_chances_.begin(lane);

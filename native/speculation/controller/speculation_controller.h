@@ -150,10 +150,13 @@ public:
 private:
     using Chances = StepOptions::Chances;
 
-    // Of the tokens that are expected to be right: a step that pays with no more than these needs no budget. Less in a
-    // text of which no draft was right yet, and where a model drafts, too: what copies take is not left to its drafts.
+    // Of the tokens that are expected to be right: a step that pays with no more than these needs no budget. Less where
+    // a model drafts, too: what copies take is not left to its drafts.
     static constexpr double kCountedOn = 0.8;
-    static constexpr double kCountedOnAtFirst = 0.6;
+    static constexpr double kCountedOnBesideModels = 0.6;
+    // Of the tokens that were right in a row in the same text: without a budget copies go no further. What is right on
+    // average is not so in each text, and a short one never earns back what one long draft has lost.
+    static constexpr double kTrusted = 1.0 / 3;
 
     // What this step is decided by.
     struct Situation {
@@ -245,7 +248,9 @@ private:
     bool covers(const StepOption& option, const Situation& now) const {
         if (option.n_drafted == 0) return true;
         const double risk_s = now.costs.worst_s(option.n_drafted) - now.costs.plain_s();
-        return risk_s <= counted_on_ * option.n_right / now.rate || budget_.covers(risk_s);
+        const bool is_trusted = has_models_ || option.n_drafted <= kTrusted * n_trusted_;
+        const double counted_on = has_models_ ? kCountedOnBesideModels : kCountedOn;
+        return (is_trusted && risk_s <= counted_on * option.n_right / now.rate) || budget_.covers(risk_s);
     }
     StepOption decide(const Situation& now, std::size_t n_lanes);
     std::size_t try_cost(const Situation& now, std::size_t best);
@@ -258,14 +263,14 @@ private:
     Speed& speed(std::size_t n_lanes) { return speeds_[std::min(n_lanes, speeds_.size()) - 1]; }
 
     ControllerConfig config_;
-    bool has_trees_;                         // a source has branches to offer
-    bool has_models_;                        // a source that is not free
-    double counted_on_ = kCountedOnAtFirst;  // in this step
-    std::vector<bool> was_right_;            // by lane: a draft of its text
-    double plain_s_ = 0;                     // a plain call of the last step's lanes
-    CostModel call_costs_;                   // without branches
-    CostModel tree_costs_;                   // with them
-    std::vector<DraftCosts> draft_costs_;    // by source
+    bool has_trees_;                        // a source has branches to offer
+    bool has_models_;                       // a source that is not free
+    std::vector<std::int32_t> n_in_a_row_;  // by lane: drafted tokens of its text that were right of late
+    std::int32_t n_trusted_ = 0;            // of this step's lanes together
+    double plain_s_ = 0;                    // a plain call of the last step's lanes
+    CostModel call_costs_;                  // without branches
+    CostModel tree_costs_;                  // with them
+    std::vector<DraftCosts> draft_costs_;   // by source
     AcceptanceEstimator acceptance_;
     TreeChances tree_chances_;
     DraftValue draft_value_;
