@@ -127,8 +127,10 @@ class Completion:
     """Tokens of the prompt that were read (again)."""
     prompt_s: float
     """The server's own time for them."""
+    prompt_cpu_s: float
+    """Processor time up to the first event."""
     decode_s: float
-    """The same for the tokens after the first one."""
+    """The server's own time for the tokens after the first one."""
     tokens: list[int]
     decode_cpu_s: float
     """Processor time behind the first event."""
@@ -152,9 +154,9 @@ class LlamaServer(ServerProcess):
                 "ignore_eos": not is_whole, "stream": True, "return_tokens": True}  # fmt: skip
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=REQUEST_DEADLINE_S)
         connection.connect()
-        started_s = time.monotonic()
+        started_s, started_cpu_s = time.monotonic(), self.cpu_s()
         try:
-            return self._read(self._ask(connection, _COMPLETION, body), started_s)
+            return self._read(self._ask(connection, _COMPLETION, body), started_s, started_cpu_s)
         finally:
             connection.close()
 
@@ -162,7 +164,7 @@ class LlamaServer(ServerProcess):
         """What /completion answers as a whole."""
         return self.post_to(_COMPLETION, body)
 
-    def _read(self, response: http.client.HTTPResponse, started_s: float) -> Completion:
+    def _read(self, response: http.client.HTTPResponse, started_s: float, started_cpu_s: float) -> Completion:
         first_token_s = first_cpu_s = 0.0
         tokens: list[int] = []
         timings: dict[str, Any] = {}
@@ -180,6 +182,6 @@ class LlamaServer(ServerProcess):
         prompt_s, decode_s = (float(timings[f"{part}_ms"]) / 1e3 for part in ("prompt", "predicted"))
         n_drafted, n_accepted = (int(timings.get(name, 0)) for name in ("draft_n", "draft_n_accepted"))
         return Completion(
-            first_token_s, int(timings["prompt_n"]), prompt_s, decode_s, tokens, self.cpu_s() - first_cpu_s,
-            n_drafted, n_accepted,
+            first_token_s, int(timings["prompt_n"]), prompt_s, first_cpu_s - started_cpu_s, decode_s, tokens,
+            self.cpu_s() - first_cpu_s, n_drafted, n_accepted,
         )  # fmt: skip

@@ -1,23 +1,25 @@
 """What a server costs and gives by itself: how long until it is ready, how much memory it takes, how fast it reads and
-answers behind texts of each depth, and how much several answers at once get. luced without drafts against llama-server:
-by their own clocks, in turns. It must not know what a request is about.
+answers behind texts of each depth, and how much several answers at once get. luced without drafts against llama-server,
+in turns: on a GPU by their own clocks, on a CPU by the processor time they take, which other programs on the machine
+hardly touch. It must not know what a request is about.
 
-The model's file is in the page cache: how long a disk takes is the disk's. Where a machine does other work too, clocks
-are that machine's, so that the processor time until ready is told as well.
+The model's file is in the page cache: how long a disk takes is the disk's. The time until ready is the clock's and so
+depends on what the machine does besides; its processor time is told as well.
 """
 
 from __future__ import annotations
 
+import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 
-from luce.protocol import GenerateOk
 from luce.supervisor.models.gguf_header import read_gguf_header
 from luce.supervisor.models.model_memory import model_memory
 from scripts.bench.harness import Ratio, in_turns, llama_server_arguments, luced_arguments
@@ -31,6 +33,7 @@ _CELLS = 256  # libllama's caches have cells in such numbers
 _GREEDY = "temp=0 ignore_eos=1 reuse=0"
 _BEHIND = {"luce serve": "a Python process in front of luced: its imports take time, and it has its own memory"}
 """Why, where that is known."""
+_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 FASTER, SLOWER = ">= 0.98 of llama-server", "<= 1.02 of llama-server"
 
 
@@ -187,8 +190,17 @@ def _device_mb() -> float:
 # Speeds
 
 
+def _unit(setup: Setup) -> str:
+    return "tokens/s" if setup.gpu_layers else "tokens a second of processor time"
+
+
+def _rate(n_tokens: int, seconds: float) -> float:
+    """A second. Processor time comes in ticks: what is shorter took one."""
+    return n_tokens / max(seconds, _TICK_S)
+
+
 def _by_depth(setup: Setup, volume: Volume, text: RealText) -> Iterator[Row]:
-    n = volume.n_answer
+    n, on_gpu = volume.n_answer, setup.gpu_layers > 0
     n_ctx = _cells(max(volume.depths) + n + _ROOM)
     with _both(setup, 1, n_ctx) as (daemon, server):
         for depth in volume.depths:
@@ -198,29 +210,36 @@ def _by_depth(setup: Setup, volume: Volume, text: RealText) -> Iterator[Row]:
                 prompt = text.passage(depth if pair else min(volume.depths), depth + pair)
                 for side in in_turns((daemon, server), pair):
                     found = (
-                        _of_luced(side, prompt, n) if isinstance(side, DaemonDriver) else _of_server(side, prompt, n)
+                        _of_luced(side, prompt, n, on_gpu)
+                        if isinstance(side, DaemonDriver)
+                        else _of_server(side, prompt, n, on_gpu)
                     )
                     if pair > 0:  # the first one warms up
                         (ours if side is daemon else theirs).append(found)
             for at, what in enumerate(("prompt", "decode")):
                 mine, peers = ([rates[at] for rates in side] for side in (ours, theirs))
-                yield paired_row(f"{what} at {depth:,}", mine, peers if server else [], "tokens/s", FASTER)
+                yield paired_row(f"{what} at {depth:,}", mine, peers if server else [], _unit(setup), FASTER)
 
 
-def _of_luced(daemon: DaemonDriver, prompt: Sequence[int], n: int) -> tuple[float, float]:
+def _of_luced(daemon: DaemonDriver, prompt: Sequence[int], n: int, on_gpu: bool) -> tuple[float, float]:
     """Tokens a second: of the prompt, of the answer behind its first token."""
+    pid = daemon.child.pid
+    began_s = processor_s(pid)
     daemon.send(gen_line(1, n, prompt, _GREEDY))
-    said = daemon.next_reply(REQUEST_DEADLINE_S)
-    assert isinstance(said, GenerateOk), said
-    daemon.tokens_until_end()
-    return said.n_prompt / said.prefill_s, (n - 1) / said.decode_s
+    daemon.next_token(REQUEST_DEADLINE_S)
+    read_s = processor_s(pid)
+    daemon.tokens_until_end(REQUEST_DEADLINE_S)
+    said = daemon.next_ok()
+    times = (said.prefill_s, said.decode_s) if on_gpu else (read_s - began_s, processor_s(pid) - read_s)
+    return _rate(said.n_prompt, times[0]), _rate(n - 1, times[1])
 
 
-def _of_server(server: LlamaServer | None, prompt: Sequence[int], n: int) -> tuple[float, float]:
+def _of_server(server: LlamaServer | None, prompt: Sequence[int], n: int, on_gpu: bool) -> tuple[float, float]:
     if server is None:
         return 0.0, 0.0
     answer = server.complete(prompt, n)
-    return answer.n_computed / answer.prompt_s, (n - 1) / answer.decode_s
+    times = (answer.prompt_s, answer.decode_s) if on_gpu else (answer.prompt_cpu_s, answer.decode_cpu_s)
+    return _rate(answer.n_computed, times[0]), _rate(n - 1, times[1])
 
 
 def _by_lanes(setup: Setup, volume: Volume, text: RealText) -> Iterator[Row]:
@@ -229,27 +248,29 @@ def _by_lanes(setup: Setup, volume: Volume, text: RealText) -> Iterator[Row]:
     for n_lanes in volume.lanes:
         n_cells = n_lanes * _cells(volume.n_lane_prompt + n + _ROOM)
         with _both(setup, n_lanes, n_cells) as (daemon, server):
-            sides: dict[str, Callable[[list[list[int]]], None]] = {
-                "ours": lambda prompts: _all_of_luced(daemon, prompts, n)
+            sides: dict[str, tuple[int, Callable[[list[list[int]]], None]]] = {
+                "ours": (daemon.child.pid, lambda prompts: _all_of_luced(daemon, prompts, n))
             }
             if server is not None:
-                sides["theirs"] = lambda prompts: _all_of_server(server, prompts, n)
+                sides["theirs"] = (server.pid, lambda prompts: _all_of_server(server, prompts, n))
             rates: dict[str, list[float]] = {name: [] for name in sides}
             for pair in range(volume.n_pairs + 1):
                 prompts = [text.passage(volume.n_lane_prompt, 100 * pair + lane) for lane in range(n_lanes)]
                 for name in in_turns(tuple(sides), pair):
-                    began_s = time.monotonic()
-                    sides[name](prompts)
-                    rates[name].append(n_lanes * n / (time.monotonic() - began_s))
+                    pid, ask = sides[name]
+                    now_s = time.monotonic if setup.gpu_layers else partial(processor_s, pid)
+                    began_s = now_s()
+                    ask(prompts)
+                    rates[name].append(_rate(n_lanes * n, now_s() - began_s))
         yield paired_row(
             f"{n_lanes} at once, answers of {n} behind prompts of {volume.n_lane_prompt}",
-            rates["ours"][1:], rates.get("theirs", [])[1:], "tokens/s", FASTER,
+            rates["ours"][1:], rates.get("theirs", [])[1:], _unit(setup), FASTER,
         )  # fmt: skip
 
 
 def _all_of_luced(daemon: DaemonDriver, prompts: Sequence[Sequence[int]], n: int) -> None:
     daemon.send(*(gen_line(i, n, prompt, _GREEDY) for i, prompt in enumerate(prompts)))
-    daemon.collect(len(prompts))
+    daemon.collect(len(prompts), REQUEST_DEADLINE_S)
 
 
 def _all_of_server(server: LlamaServer, prompts: Sequence[Sequence[int]], n: int) -> None:
