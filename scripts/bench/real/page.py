@@ -17,6 +17,10 @@ from scripts.bench.real.rows import NAMES, Row
 
 PAGE = ROOT / "docs" / "benchmarks" / "real.md"
 RESULTS = ROOT / "docs" / "benchmarks" / "real"
+BEHIND = "▽"
+TOLERANCE = 0.02
+LESS_IS_BETTER = ("s", "MB")
+MORE_IS_BETTER = ("tokens/s", "tokens a second of processor time", "times")
 
 
 @dataclass(frozen=True)
@@ -50,10 +54,20 @@ def number(value: float) -> str:
     return f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
 
 
+def is_behind(row: Row) -> bool:
+    """The peer is faster, or takes less time or memory, by more than TOLERANCE."""
+    if row.theirs is None:
+        return False
+    if row.unit in LESS_IS_BETTER:
+        return row.ours > row.theirs * (1 + TOLERANCE)
+    return row.unit in MORE_IS_BETTER and row.ours < row.theirs * (1 - TOLERANCE)
+
+
 def cell_of(row: Row) -> str:
-    """Ours, and behind a stroke the peer's; a missed aim in bold."""
+    """Ours, and after a stroke the peer's; a missed aim in bold; marked where we are behind."""
     text = number(row.ours) if row.theirs is None else f"{number(row.ours)} / {number(row.theirs)}"
-    return f"**{text}**" if row.is_met is False else text
+    text = f"**{text}**" if row.is_met is False else text
+    return f"{text} {BEHIND}" if is_behind(row) else text
 
 
 def table(results: Sequence[Result]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scripts.bench.real.page import PAGE, RESULTS, Result, load, table, written
+from scripts.bench.real.page import PAGE, RESULTS, Result, cell_of, load, table, written
 from scripts.bench.real.rows import Row
 
 
@@ -24,8 +24,19 @@ def test_a_table_has_a_column_for_each_model_and_a_missed_aim_is_bold() -> None:
         ]
     ).splitlines()
     assert lines[0] == "| | unit | A | B | aim |"
-    assert lines[2] == "| speed | tokens/s | 12 / 10 | **8 / 10** | >= 1.0 |"
+    assert lines[2] == "| speed | tokens/s | 12 / 10 | **8 / 10** ▽ | >= 1.0 |"
     assert lines[3] == "| starts | s | 1.5 |  |  |"
+
+
+@pytest.mark.parametrize(
+    ("unit", "ours", "is_behind"),
+    [("tokens/s", 9.9, False), ("tokens/s", 9.7, True), ("s", 10.1, False), ("MB", 10.3, True), ("%", 1.0, False)],
+)
+def test_a_cell_is_marked_where_llama_server_is_better_by_more_than_two_percent(
+    unit: str, ours: float, is_behind: bool
+) -> None:
+    assert cell_of(Row("what", ours, 10.0, unit)).endswith("▽") is is_behind
+    assert not cell_of(Row("what", ours, None, unit)).endswith("▽")
 
 
 def test_a_reason_stands_below_the_table() -> None:
