@@ -64,7 +64,7 @@ class Setup:
             query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
             return subprocess.run(query, capture_output=True, text=True, check=True).stdout.splitlines()[0]
         model = next((line.partition(":")[2].strip() for line in _cpu_info() if line.startswith("model name")), "")
-        return f"{model or platform.machine()}, {self.threads} threads"
+        return f"{model or platform.machine()}, {self.threads} thread{'s' * (self.threads > 1)}"
 
 
 def _cpu_info() -> list[str]:
