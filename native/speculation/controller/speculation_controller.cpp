@@ -10,7 +10,7 @@ namespace {
 constexpr double kStartGrant = 1;    // plain steps that may go into finding out at first
 constexpr double kMostTrials = 4;    // plain steps' worth that is put by for trials
 constexpr double kMostSaved = 20;    // plain steps: what copies have saved is not for other texts to lose
-constexpr double kMostCarried = 1;   // of these, from one text to the next where n-grams alone draft
+constexpr double kMostCarried = 2;   // of these, from one text to the next where n-grams alone draft
 constexpr double kStayShare = 0.01;  // of a step's worth: better by less is no reason to change the width
 constexpr double kLateShare = 1.0 / 32;
 constexpr double kLongShare = 1.0 / 512;

@@ -156,7 +156,7 @@ private:
     static constexpr double kCountedOnBesideModels = 0.6;
     // Of the tokens that were right in a row in the same text: without a budget copies go no further. What is right on
     // average is not so in each text, and a short one never earns back what one long draft has lost.
-    static constexpr double kTrusted = 1.0 / 3;
+    static constexpr double kTrusted = 0.5;
 
     // What this step is decided by.
     struct Situation {
