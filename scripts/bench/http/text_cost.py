@@ -4,7 +4,7 @@ prompt made (template, ids, known answers), the command written.
 
 A synthetic agent's conversation (tools, calls, results) grows to --tokens tokens and then by a turn a round. Each
 prompt is made by a server that has served the conversation, and from scratch by one that has not (another model opened
-on the same file). The aim is 5 ms with 64K tokens. Reported is processor time, of the whole process, so that other
+on the same file). The aim is 10 ms with 64K tokens. Reported is processor time, of the whole process, so that other
 programs disturb little; medians and ranges over the rounds, and the ratio of the pairs. --profile tells where the time
 goes, by Python's functions.
 """

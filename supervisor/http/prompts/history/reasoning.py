@@ -19,10 +19,11 @@ def reasoning_in(message: Mapping[str, Any]) -> str:
     """Of an assistant's message, from the first field that has any: clients send the same in several. Ciphers of other
     servers are left out."""
     for field in _FIELDS:
-        if text := reasoning_text(value := message.get(field)):
+        if not (value := message.get(field)):
+            continue
+        if text := reasoning_text(value):
             return text
-        if value:
-            say_once(f"reasoning in {field!r} that holds no text is left out")
+        say_once(f"reasoning in {field!r} that holds no text is left out")
     return ""
 
 

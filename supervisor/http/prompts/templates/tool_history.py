@@ -37,9 +37,11 @@ def in_call_order(messages: Sequence[Message]) -> list[Message]:
         if messages[at - 1].get("tool_calls"):
             end = next((n for n in range(at, len(messages)) if messages[n].get("role") == "assistant"), len(messages))
             results = [message for message in messages[at:end] if message.get("role") == "tool"]
-            places = _calls_of(messages[at - 1]["tool_calls"], results)
-            ranked = sorted(range(len(results)), key=lambda n: (places[n] is None, places[n] or 0))
-            ordered += [results[n] for n in ranked]
+            if len(results) > 1:
+                places = _calls_of(messages[at - 1]["tool_calls"], results)
+                ranked = sorted(range(len(results)), key=lambda n: (places[n] is None, places[n] or 0))
+                results = [results[n] for n in ranked]
+            ordered += results
             ordered += [message for message in messages[at:end] if message.get("role") != "tool"]
             at = end
     return ordered
