@@ -57,7 +57,14 @@ def test_an_answer_behind_a_beginning_is_joined_to_it(client: httpx.Client) -> N
     for behind in ([], [GO_ON]):
         (shown,) = post(client, CHAT, {"messages": [*said, *behind], "verbose": True})
         assert "You called, I came." in shown["__verbose"]["prompt"]
-    text, param = refused(client, CHAT, {"messages": [*said[:-1], {"role": "assistant", "content": " I went."}]})
+    # Cut short or changed by the client: taken, as what was given.
+    for text in (" I", " I went."):
+        begun_and_changed = [*begun, {"role": "assistant", "content": text}]
+        for behind in ([], [GO_ON]):
+            (shown,) = post(client, CHAT, {"messages": [*begun_and_changed, *behind], "verbose": True})
+            assert f"You called,{text}" in shown["__verbose"]["prompt"]
+    other = [HELLO, {"role": "assistant", "content": "You rang,"}, said[-1]]
+    text, param = refused(client, CHAT, {"messages": other})
     assert (param, "Only one assistant message" in text) == ("messages[2]", True)
 
 

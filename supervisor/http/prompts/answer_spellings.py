@@ -73,7 +73,8 @@ class SpelledConversation:
     conversation: Conversation[Any]
     """The record of it."""
     is_last_ours: bool
-    """The last message is an answer that was given to those before it."""
+    """The last message is an answer that was given to those before it, or stands where one was that went on from the
+    message before."""
 
     def answers_in(self, shown: Sequence[Message]) -> Sequence[tuple[GivenAnswer | None, bool]]:
         """`answers` for the assistant's messages of the same conversation as a template is shown it."""
@@ -144,7 +145,7 @@ class AnswerSpellings:
             reads.append(read)
         is_next = before is not None and n_known + _OPEN_END >= len(before.keys)
         conversation = self._conversations.keep(owner, keys, reads[: len(keys)], before, is_next=is_next)
-        is_last_ours = bool(reads) and reads[-1].is_ours
+        is_last_ours = bool(reads) and (reads[-1].is_ours or reads[-1].joins)
         return SpelledConversation(walk.messages, walk.answers, walk.place, conversation, is_last_ours)
 
     def _holding(self, reads: Sequence[_ReadMessage]) -> list[_ReadMessage]:
@@ -165,9 +166,11 @@ class AnswerSpellings:
                 return walk.hear(message)
             known = self._known_at(walk.place)
             answer = _find(known, message, raw, defaults)
-            if is_kept and (answer is None or not answer.continues):
+            # An answer to what was begun was given here: this is it, or what the client has made of it.
+            continues = any(given.is_ours and given.continues for given in known)
+            if is_kept and not continues:
                 return replace(walk.say(message, None, ()), is_ours=answer is not None and answer.is_ours)
-            if answer is None and (met := self._meet(message, raw)) is not None:
+            if answer is None and (met := self._meet(message, raw, continues=continues)) is not None:
                 answer, known = met, self._keep(walk.place, met)
             return walk.say(message, answer, known)
         return walk.skip()
@@ -178,12 +181,12 @@ class AnswerSpellings:
         self._keep(place, answer)
         return answer
 
-    def _meet(self, message: Message, raw: Message) -> GivenAnswer | None:
-        """An answer that the client has from elsewhere, for the first time."""
+    def _meet(self, message: Message, raw: Message, *, continues: bool) -> GivenAnswer | None:
+        """An answer that the client has from elsewhere, or has changed, for the first time."""
         if self._max_bytes == 0 or CLEARED_REASONING in message:
             return None
         own, *others = (said(message, content) for content in _contents(message, raw))
-        return GivenAnswer(dict(message), own, reasoning_of(message), b"".join(others), False)
+        return GivenAnswer(dict(message), own, reasoning_of(message), b"".join(others), False, continues)
 
     def _keep(self, place: bytes, answer: GivenAnswer) -> tuple[GivenAnswer, ...]:
         """All that are known at the place now, in a tuple of their own: what was found by another one holds no more."""
