@@ -353,7 +353,7 @@ def test_why_not_more_came_from_memory_is_said_in_the_words_of_the_window() -> N
     for miss, said in words.items():
         told = figures({"prompt_tokens": 4, "luce": {"cache_miss": miss}}, None, 1.0)
         assert told == f"[0 tokens; prompt 4, 0 from the cache (0%); not more because {said}]"
-    assert miss_reason("differs_at:1234") == "from token 1,234 on the text differs from all that is remembered"
+    assert miss_reason("differs_at:1234") == "first difference at token 1,234"
     assert miss_reason("none") == miss_reason("") == ""
     assert miss_reason("of_a_newer_server:5") == "of_a_newer_server:5"
 

@@ -33,6 +33,6 @@ def test_what_cannot_be_held_is_told(tmp_path: Path, caplog: pytest.LogCaptureFi
     model = tmp_path / "empty.gguf"
     model.touch()
     WeightLock.of(model).close()
-    assert "is not kept in memory: Invalid argument" in caplog.text
+    assert "cannot be locked in memory: Invalid argument" in caplog.text
     WeightLock.of(tmp_path / "missing.gguf").close()
-    assert "missing.gguf is not kept in memory: No such file" in caplog.text
+    assert "missing.gguf cannot be locked in memory: No such file" in caplog.text

@@ -141,6 +141,6 @@ async def test_without_speculation_nothing_is_told(make_server: MakeServer) -> N
 
 def test_the_page_shows_it(client: httpx.Client, browser: Browser, speculating: Server) -> None:
     client.post("/v1/chat/completions", json=DIALECTS["/v1/chat/completions"])
-    said = r"drafts: ngram, dflash; [1-9]\.\d\d tokens a step, \d+ % of what was drafted was right"
+    said = r"drafts: ngram, dflash; [1-9]\.\d\d tokens per step, \d+ % of drafted tokens accepted"
     with opened(browser, f"{speculating.url}/#now") as page:
         shows(page.locator(".engine header"), re.compile(said))

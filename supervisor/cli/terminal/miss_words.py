@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 _WORDS = {
-    "no_tail": "more of it is remembered, but this model goes on only from a checkpoint, and none stands there yet",
-    "evicted": "more was known once, and had to make room for others",
-    "identity": "what is on disk belongs to another model or other cache types",
-    "off": "nothing was looked for: the request, or the server's options, said so",
+    "no_tail": "more is cached, but this model can continue only from a checkpoint, and there is none yet",
+    "evicted": "more had been cached and was evicted",
+    "identity": "the disk cache belongs to another model or other cache types",
+    "off": "the request or the server's options disabled the cache",
 }
 
 
@@ -17,5 +17,5 @@ def miss_reason(miss: str) -> str:
         return ""
     word, _, position = miss.partition(":")
     if word == "differs_at" and position.isascii() and position.isdigit():
-        return f"from token {int(position):,} on the text differs from all that is remembered"
+        return f"first difference at token {int(position):,}"
     return _WORDS.get(word, miss)
