@@ -18,7 +18,7 @@ _PIECE = re.compile(
     | \\.
     | (?P<quote>")
     | (?P<control>[\x00-\x1f])
-    | (?P<number>-?[0-9][0-9.eE+-]*)
+    | (?P<number>-?[0-9][0-9.eE+-]* | -\Z)
     """,
     re.VERBOSE | re.DOTALL,
 )

@@ -37,6 +37,8 @@ def streamed(text: str, lengths: Sequence[int]) -> str:
 
 @given(_VALUES.filter(lambda text: text != "null"), _CUTS)  # the parser makes {} of that
 @example('{"a": 1e999}', [1] * 12)
+@example('{"a": -1e999}', [1] * 13)
+@example('{"a": "-", "b": -1}', [1] * 19)
 def test_it_is_json_of_the_same_values(text: str, lengths: list[int]) -> None:
     told = streamed(text, lengths)
     assert json.loads(told) == object_of(text)
