@@ -7,7 +7,10 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import pytest
 
 from tests.http.serving import CALL_S, Server
 
@@ -18,6 +21,15 @@ if TYPE_CHECKING:
 HELD: dict[str, Any] = {"draft_max": 0, "stopped_timeout_s": 600.0, "final_timeout_s": 600.0}
 N_BEGUN = 16
 """Tokens."""
+
+
+@pytest.fixture(scope="module")
+def server(tiny_model: Path) -> Iterator[Server]:
+    running = Server(tiny_model, HELD)
+    try:
+        yield running.start()
+    finally:
+        running.stop()
 
 
 @contextmanager

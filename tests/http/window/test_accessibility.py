@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.resources import files
 from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx2 as httpx
@@ -17,12 +16,12 @@ import pytest
 
 from tests.http.serving import Server
 from tests.http.window.browsing import browser, counts, go_to, has_focus, opened, shows
-from tests.http.window.held_answers import HELD, in_mid_answer
+from tests.http.window.held_answers import in_mid_answer, server
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page
 
-__all__ = ["browser"]  # a fixture
+__all__ = ["browser", "server"]  # fixtures
 
 VIEWS = {"chat": ".message .figures", "memory": ".text", "now": ".requests [data-id]", "connect": "pre"}
 CONTROLS = {
@@ -113,15 +112,6 @@ def imported() -> bytes:
     ]  # fmt: skip
     conversation = {"title": "All", "leaf": "d"}
     return json.dumps({"format": "luce-conversation-1", "conversation": conversation, "messages": messages}).encode()
-
-
-@pytest.fixture(scope="module")
-def server(tiny_model: Path) -> Iterator[Server]:
-    running = Server(tiny_model, HELD)
-    try:
-        yield running.start()
-    finally:
-        running.stop()
 
 
 @pytest.fixture(scope="module")

@@ -15,15 +15,14 @@ from luce.supervisor.http.streams.resumable_answer import STREAM_SESSIONS
 from tests.http.serving import Server
 from tests.http.window.breaking_proxy import breaking_proxy
 from tests.http.window.browsing import browser, counts, is_seen, opened, shows
-from tests.http.window.held_answers import HELD, in_mid_answer
+from tests.http.window.held_answers import in_mid_answer, server
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from playwright.sync_api import Browser, Locator, Page, Request
 
-__all__ = ["browser"]  # a fixture
+__all__ = ["browser", "server"]  # fixtures
 
 N_NUMBERS = 400
 NUMBERS = {"type": "array", "items": {"type": "integer"}, "minItems": N_NUMBERS, "maxItems": N_NUMBERS}
@@ -35,15 +34,6 @@ WEATHER = {
     },
 }
 N_MANY = 2000
-
-
-@pytest.fixture(scope="module")
-def server(tiny_model: Path) -> Iterator[Server]:
-    running = Server(tiny_model, HELD)
-    try:
-        yield running.start()
-    finally:
-        running.stop()
 
 
 @pytest.fixture
